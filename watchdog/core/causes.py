@@ -22,9 +22,10 @@ class Cause(enum.Enum):
     NOT_ACKNOWLEDGED = "not_acknowledged"  # took a step without saying what it had restored
     NOT_EXECUTED = "not_executed"  # the command could not be executed
     SHIM_KILLED = "shim_killed"  # the shim ended without its record
+    NOT_STARTED = "not_started"  # we died, or could not write, before anything was started
     HOST_RESTARTED = "host_restarted"  # the boot id changed under the run
     UNKNOWN = "unknown"
 
     @property
     def is_failure(self) -> bool:
-        return self not in (Cause.FINISHED, Cause.DRAINED, Cause.STOPPED)
+        return self not in (Cause.FINISHED, Cause.DRAINED, Cause.STOPPED, Cause.NOT_STARTED)

@@ -32,6 +32,8 @@ class RunView:
     loss: float | None = None
     gradient_norm: float | None = None
     learning_rate: float | None = None
+    tokens_per_s: float | None = None
+    eta_s: float | None = None
     beat_age_s: float | None = None
     beat_deadline_s: float | None = None
     log: str | None = None

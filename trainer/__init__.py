@@ -1,0 +1,1 @@
+"""The bundled workload: small language models on real text, full citizens of the job contract."""

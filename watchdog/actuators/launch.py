@@ -1,0 +1,127 @@
+"""Starting a run, in the order that Invariant 1 demands.
+
+run lock exclusively; write the run record; downgrade to shared; start the shim; close our own copy. The shim holds
+the share from its first instruction (it inherits the descriptor), so there is no moment at which a run is being
+started and the lock is free.
+Refuses to choose a checkpoint or to judge a gate: it is told what to launch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from watchdog import contract
+from watchdog.actuators.locks import take_run_lock
+from watchdog.core.runrecord import RunRecord
+from watchdog.errors import HeldError, StateError
+from watchdog.folders import JobFolders, RunFolder
+
+SHIM = Path(__file__).parent.parent / "shim.py"
+# The supervisor's own service manager must not be notified by the trainer.
+_MANAGERS_ENVIRONMENT = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchOrder:
+    """Everything a launch needs. `manifest`: the verified checkpoint's manifest, None for a fresh start."""
+
+    record: RunRecord
+    command: tuple[str, ...]
+    directory: Path
+    environment: Mapping[str, str]
+    manifest: Path | None
+
+
+def trainer_environment(
+    base: Mapping[str, str], extra: Mapping[str, str], order_record: RunRecord, folders: JobFolders, manifest: Path | None
+) -> dict[str, str]:
+    """The environment of the trainer: the supervisor's own without our names and its service manager's, and the contract."""
+    environment = {
+        name: value
+        for name, value in base.items()
+        if not name.startswith(contract.ENV_PREFIX) and name not in _MANAGERS_ENVIRONMENT
+    }
+    environment.update(extra)
+    run = RunFolder(path=Path(order_record.folder))
+    environment[contract.ENV_RUN_ID] = order_record.run_id
+    environment[contract.ENV_JOB] = order_record.job
+    environment[contract.ENV_BEAT_FILE] = str(run.beat)
+    environment[contract.ENV_ACK_FILE] = str(run.acknowledgement)
+    environment[contract.ENV_FAILURE_FILE] = str(run.failure)
+    environment[contract.ENV_CHECKPOINTS] = str(folders.checkpoints)
+    environment[contract.ENV_RUN_LOCK] = str(folders.run_lock)
+    environment[contract.ENV_RUN_RECORD] = str(folders.run_record)
+    if order_record.level == 2:
+        fresh = order_record.expectation.fresh
+        environment[contract.ENV_RESUME] = contract.RESUME_FRESH if fresh else contract.RESUME_REQUIRE
+        if manifest is not None:
+            environment[contract.ENV_RESUME_MANIFEST] = str(manifest)
+    return environment
+
+
+def ticks_now() -> int:
+    """Clock ticks since boot, the unit of a process's start time, one tick early to be a lower bound."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")) - 1
+
+
+def remember_lineage(path: Path, run_id: str) -> None:
+    """Append the run id to the lineage of the checkpoint folder, durably. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, f"\n{run_id}\n".encode())  # the first newline closes a torn last line
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def launch(order: LaunchOrder, folders: JobFolders) -> subprocess.Popen[bytes]:
+    """Start the shim, and with it the run. Returns the shim, our child.
+
+    Raises HeldError when a process holds the run lock, StateError when a record cannot be written: then nothing
+    was started.
+    """
+    run = RunFolder(path=Path(order.record.folder))
+    lock = take_run_lock(folders.run_lock)
+    if lock is None:
+        raise HeldError(f"{folders.run_lock} is held: some process of an earlier run, or a run started by hand, lives")
+    log_fd = -1
+    try:
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            remember_lineage(folders.lineage, order.record.run_id)
+            contract.write_json_durably(folders.run_record, order.record.to_record())
+            log_fd = os.open(run.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateError(f"cannot record run {order.record.number}, so it is not started: {error}") from error
+        lock.downgrade()
+        try:
+            return subprocess.Popen(
+                shim_command(run, lock.fd, order.record.run_id, order.command),
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                cwd=order.directory,
+                env=trainer_environment(
+                    os.environ, order.environment, order.record, folders, order.manifest
+                ),
+                pass_fds=(lock.fd,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StateError(f"cannot start the shim in {order.directory}: {error}") from error
+    finally:
+        lock.close()
+        if log_fd >= 0:
+            os.close(log_fd)
+
+
+def shim_command(run: RunFolder, lock_fd: int, run_id: str, command: Sequence[str], cgroup: str = "") -> list[str]:
+    """The command line of the shim: isolated (-I), without site (-S)."""
+    shim = [sys.executable, "-I", "-S", str(SHIM)]
+    return [*shim, str(run.start), str(run.exit), str(lock_fd), run_id, cgroup, "--", *command]

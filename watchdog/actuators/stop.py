@@ -1,0 +1,53 @@
+"""Ending what is proven ours: TERM to the beating process, later KILL in rounds.
+
+A round stops everything that it finds (SIGSTOP) and looks again until nothing new appears, so that what forks
+faster than we look is caught, and then kills it all. The shim is never among the targets: its end is the proof.
+Refuses to decide when, and whom: it is given proven identities, and a function that looks again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable, Iterable
+
+from watchdog.actuators.signals import Sent, signal_process
+from watchdog.collectors.processes import read_process
+from watchdog.core.identity import Process, ProcessId
+
+MAX_SCANS = 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """What a kill round did: per process the outcome of the KILL."""
+
+    outcomes: tuple[tuple[Process, Sent], ...]
+
+    def of(self, sent: Sent) -> tuple[Process, ...]:
+        return tuple(process for process, outcome in self.outcomes if outcome is sent)
+
+
+def terminate(target: ProcessId, *, dry_run: bool = False) -> Sent:
+    """TERM, then CONT when it is stopped: a stopped process gets its TERM only when it goes on."""
+    process = read_process(target.pid)
+    sent = signal_process(target, signal.SIGTERM, dry_run=dry_run)
+    if sent is Sent.DELIVERED and process is not None and process.state == "T":
+        signal_process(target, signal.SIGCONT, dry_run=dry_run)
+    return sent
+
+
+def kill_round(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) -> Round:
+    """One round over what `look` proves ours. Bounded: at most MAX_SCANS looks."""
+    known: dict[ProcessId, Process] = {}
+    for _ in range(MAX_SCANS):
+        fresh = [process for process in look() if process.living and process.id not in known]
+        if not fresh:
+            break
+        for process in fresh:
+            known[process.id] = process
+            signal_process(process.id, signal.SIGSTOP, dry_run=dry_run)
+    outcomes = [
+        (process, signal_process(identity, signal.SIGKILL, dry_run=dry_run)) for identity, process in known.items()
+    ]
+    return Round(tuple(outcomes))

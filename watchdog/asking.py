@@ -1,0 +1,216 @@
+"""The commands that ask or tell a job something: status, relaunch, stop, diagnose.
+
+With a supervisor they speak through its socket; without one they read the ledger, or do with the lock in hand what is
+sensible. Light to import: `watchdog status` must answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from watchdog.control import NoSupervisorError, request
+from watchdog.core.history import fold
+from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_STOPPED, ControlError
+from watchdog.folders import JobFolders
+from watchdog.ledger import read_events
+from watchdog.opening import folders_of
+from watchdog.render import duration, view_from_record
+from watchdog.settings import Settings
+from watchdog.statusview import view_of_ledger
+
+if TYPE_CHECKING:
+    from watchdog.core.facts import BeatFact, Fact
+    from watchdog.core.view import StatusView
+    from watchdog.diagnose import Diagnosis
+
+_SAY_EVERY_S = 10.0
+
+
+def _ask(folders: JobFolders, command: str) -> dict[str, Any]:
+    """One question to the supervisor. Raises NoSupervisorError, ControlError."""
+    answer = request(folders.socket, {"command": command}, 5.0)
+    if answer.get("ok") is not True:
+        raise ControlError(str(answer.get("error", "the supervisor gave no reason")))
+    return answer
+
+
+def status_of(settings: Settings) -> StatusView:
+    """The living supervisor's view, else what the ledger says. Raises StateError, ControlError."""
+    folders = folders_of(settings)
+    try:
+        return view_from_record(_ask(folders, "status")["status"])
+    except NoSupervisorError:
+        events, _ = read_events(folders.ledger)
+        view = view_of_ledger(settings, folders, fold(events))
+        return dataclasses.replace(view, supervisor_pid=_other_supervisor(folders))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ControlError(f"the supervisor's answer cannot be read: {error}; is it another version?") from error
+
+
+def _other_supervisor(folders: JobFolders) -> int | None:
+    """A supervisor that does not answer at our socket: another user's, or one with another state folder."""
+    from watchdog.actuators.locks import read_holder
+    from watchdog.collectors.processes import read_process
+
+    holder = read_holder(folders.supervisor_lock)
+    process = None if holder is None else read_process(holder.pid)
+    if holder is None or process is None or process.id.start_ticks != holder.start_ticks:
+        return None
+    return holder.pid
+
+
+def relaunch_job(settings: Settings, argv: list[str]) -> str:
+    """Through the socket, or in the ledger; returns what to tell. Raises HeldError, ControlError, StateError."""
+    folders = folders_of(settings)
+    try:
+        answer = _ask(folders, "relaunch")
+    except NoSupervisorError:
+        return _lift(settings, folders, argv)
+    if answer["state"] == "hold":
+        return "the hold is lifted; the supervisor goes on: watchdog status"
+    if answer.get("run") is not None:
+        return f"run {answer['run']} saves and ends, the next one starts from its checkpoint: watchdog status"
+    return f"the supervisor goes on ({answer['state']}): watchdog status"
+
+
+def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
+    from watchdog.clock import SystemClock
+    from watchdog.collectors.processes import this_host
+    from watchdog.opening import open_ledger, take
+
+    clock = SystemClock()
+    lock = take(folders, clock, argv)
+    with contextlib.closing(lock):
+        ledger = open_ledger(folders, clock, this_host())
+        with contextlib.closing(ledger):
+            history = fold(ledger.events)
+            start = "start the supervisor: watchdog run" + _same_job(settings)
+            if history.hold is None:
+                return f"no supervisor runs and nothing is held; {start}"
+            ledger.record("lifted", "the hold is lifted by a person")
+            return f"the hold is lifted ({history.hold}); {start}"
+
+
+def _same_job(settings: Settings) -> str:
+    """What must be added to `watchdog run` to mean this job."""
+    parts = ""
+    if settings.config_file is not None and settings.config_file != Path.cwd() / "watchdog.toml":
+        parts += f" --config {settings.config_file}"
+    if settings.job.name != "default":
+        parts += f" --job {settings.job.name}"
+    return parts
+
+
+def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
+    """End run and supervisor and wait for it. Returns the exit code."""
+    folders = folders_of(settings)
+    try:
+        pid = _ask(folders, "status")["status"].get("supervisor_pid")
+        _ask(folders, "stop-now" if now else "stop")
+    except NoSupervisorError:
+        return _stop_unsupervised(settings, now=now, argv=argv)
+    started = said = time.monotonic()
+    while True:
+        try:
+            view = view_from_record(_ask(folders, "status")["status"])
+        except NoSupervisorError:
+            print("stopped")
+            return EXIT_OK
+        except ControlError as error:
+            print(error, file=sys.stderr)
+            return EXIT_FAILURE
+        if view.supervisor_pid != pid:
+            print("stopped; another supervisor has taken the job since")
+            return EXIT_OK
+        if view.state == "hold":
+            print(f"HOLD: {view.hold_reason}", file=sys.stderr)
+        if time.monotonic() - said >= _SAY_EVERY_S:
+            said = time.monotonic()
+            print(f"still {view.state} after {duration(said - started)}: {view.sentence}", file=sys.stderr)
+        time.sleep(0.1)
+
+
+def _stop_unsupervised(settings: Settings, *, now: bool, argv: list[str]) -> int:
+    """No supervisor: a run may live all the same. Adopt it, end it with proof, leave."""
+    from watchdog.clock import SystemClock
+    from watchdog.opening import open_job
+
+    clock = SystemClock()
+    job = open_job(settings, clock, argv)
+    if job.watch is None:
+        job.ledger.close()
+        job.lock.close()
+        print("nothing to stop: no supervisor runs and no run is alive")
+        return EXIT_OK
+    from watchdog.core.seen import Request
+    from watchdog.screen import Screen
+    from watchdog.supervisor import Supervisor, policy_from
+
+    screen = Screen()
+    screen.log_to(job.folders.screen_log)
+    supervisor = Supervisor(settings, job, policy_from(settings, leave_on_hold=True), clock=clock, screen=screen)
+    supervisor.ask(Request.STOP if now else Request.DRAIN)
+    code = supervisor.run()
+    return EXIT_OK if code == EXIT_STOPPED else code
+
+
+def diagnose_job(settings: Settings) -> Diagnosis:
+    """Everything that is seen from outside a job; takes no lock and needs no supervisor."""
+    from watchdog.clock import SystemClock
+    from watchdog.collectors.roots import Roots
+    from watchdog.core.limits import Limits
+    from watchdog.diagnose import Targets, diagnose
+
+    folders = folders_of(settings)
+    targets = Targets(
+        disks=[(str(folders.state), "state"), (str(folders.checkpoints), "checkpoints")],
+        locks=[(str(folders.supervisor_lock), "supervisor"), (str(folders.run_lock), "run")],
+    )
+    limits = Limits(memory_need_bytes=settings.memory.need_bytes, disk_need_bytes=settings.disk.need_bytes)
+    clock = SystemClock()
+    return diagnose(targets, limits, roots=Roots(), clock=clock, beat=_beat(settings, folders, clock.monotonic()))
+
+
+def _beat(settings: Settings, folders: JobFolders, now_s: float) -> Fact[BeatFact]:
+    """The last beat of the run that the run record names."""
+    from watchdog.collectors.beats import see_beat
+    from watchdog.collectors.run import read_exit, read_start
+    from watchdog.contract import ContractError
+    from watchdog.core.facts import Absent, BeatFact, Known, Unknown
+    from watchdog.errors import StateError
+    from watchdog.folders import RunFolder
+    from watchdog.opening import read_run_record
+
+    try:
+        record = read_run_record(folders.run_record)
+        if record is None:
+            return Absent("no run was ever launched")
+        run = RunFolder(path=Path(record.folder))
+        exit_record = read_exit(run)
+        if exit_record is not None and exit_record.complete:
+            return Absent(f"run {record.number} is over")
+        start = read_start(run)
+    except (OSError, StateError, ContractError) as error:
+        return Unknown(str(error))
+    beat = see_beat(run.beat, run_id=record.run_id, now_s=now_s, shim=None if start is None else start.shim)
+    if not isinstance(beat, Known):
+        return beat
+    value = beat.value.beat
+    return Known(
+        BeatFact(
+            run_id=value.run_id,
+            pid=value.pid,
+            phase=value.phase,
+            age_s=max(0.0, now_s - value.monotonic_s),
+            deadline_s=settings.deadlines.for_phase(value.phase),
+            step=value.step,
+            target_step=value.target_step,
+            alive=beat.value.alive,
+        ),
+        now_s,
+    )

@@ -1,0 +1,179 @@
+"""The checkpoints of a job as they lie on disk: found, read back, compared with their manifests.
+
+Verified = the digest of the bytes read back from disk by us. Torch-free and streaming: a file is never held whole.
+Refuses to delete anything; what is refused is moved aside by checkpoints/quarantine.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from watchdog import contract
+from watchdog.core.choice import Checkpoint, Choice, Known, Refusal, conclude_choice, lineage_problem
+from watchdog.errors import CheckpointError
+
+QUARANTINE_FOLDER = "quarantine"
+ARCHIVE_FOLDER = "archive"
+_BLOCK_BYTES = 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A manifest that was found. `manifest` None: it cannot be read, `problem` says why."""
+
+    path: Path
+    manifest: contract.Manifest | None
+    problem: str | None
+    signature: tuple[int, int, int]  # inode, mtime in ns, size of the manifest file
+
+    @property
+    def step(self) -> int:
+        return -1 if self.manifest is None else self.manifest.step
+
+
+def find_candidates(folder: Path) -> tuple[Candidate, ...]:
+    """All manifests in the folder, newest step first. Raises OSError when the folder cannot be read."""
+    found = []
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return ()
+    for name in names:
+        if not name.endswith(contract.MANIFEST_SUFFIX) or name.startswith("."):
+            continue
+        path = folder / name
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # the trainer's own retention was quicker
+        signature = (status.st_ino, status.st_mtime_ns, status.st_size)
+        try:
+            manifest = contract.Manifest.read(path)
+        except FileNotFoundError:
+            continue
+        except contract.ContractError as error:
+            found.append(Candidate(path=path, manifest=None, problem=str(error), signature=signature))
+        else:
+            found.append(Candidate(path=path, manifest=manifest, problem=None, signature=signature))
+    return tuple(sorted(found, key=lambda candidate: candidate.step, reverse=True))
+
+
+@retry(retry=retry_if_exception_type(OSError), stop=stop_after_attempt(3), wait=wait_fixed(0.2), reraise=True)
+def _read_back(path: Path) -> tuple[int, str]:
+    """Size and sha256 as the disk has them: clean pages are dropped first, so that it is the disk that is asked."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        digest = hashlib.sha256()
+        size = 0
+        while block := os.read(fd, _BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
+        return size, digest.hexdigest()
+    finally:
+        os.close(fd)
+
+
+def verify(candidate: Candidate) -> Checkpoint:
+    """Read a candidate back. Raises CheckpointError with the difference, FileNotFoundError when it is gone."""
+    manifest = candidate.manifest
+    if manifest is None:
+        raise CheckpointError(f"its manifest is unreadable: {candidate.problem}")
+    folder = candidate.path.parent
+    for file in manifest.files:
+        path = folder / file.name
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise CheckpointError(f"{file.name} leads out of the checkpoint folder")
+        try:
+            problem = _difference(path, file)
+            if problem is not None:
+                problem = _difference(path, file)  # read twice before condemning: a bridge may lie once
+        except FileNotFoundError:
+            if candidate.path.exists():
+                raise CheckpointError(f"{file.name} is missing") from None
+            raise
+        except OSError as error:
+            raise CheckpointError(f"{file.name} cannot be read: {error.strerror}") from error
+        if problem is not None:
+            raise CheckpointError(problem)
+    return Checkpoint(
+        step=manifest.step,
+        digest=manifest.digest,
+        manifest=str(candidate.path),
+        run_id=manifest.run_id,
+        target_step=manifest.target_step,
+        tokens=manifest.tokens,
+    )
+
+
+def _difference(path: Path, file: contract.FileDigest) -> str | None:
+    size, sha256 = _read_back(path)
+    if size != file.size_bytes:
+        return f"{file.name} has {size} bytes, its manifest says {file.size_bytes}"
+    if sha256 != file.sha256:
+        return f"{file.name} is {sha256[:12]}…, its manifest says {file.sha256[:12]}…"
+    return None
+
+
+def ever_had_checkpoints(folder: Path) -> bool:
+    """The folder knew a checkpoint: a manifest lies in it, or something was ever moved to quarantine."""
+    if find_candidates(folder):
+        return True
+    try:
+        return any((folder / QUARANTINE_FOLDER).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def read_lineage(path: Path) -> frozenset[str] | None:
+    """The run ids that ever trained into the folder; None when there is no such record. Raises OSError."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    return frozenset(line.strip() for line in text.splitlines() if line.strip())
+
+
+def choose(
+    folder: Path,
+    *,
+    lineage: frozenset[str] | None,
+    known: tuple[Known, ...],
+    refused_runs: frozenset[str],
+    ledger_knew: bool,
+    on_verified: Callable[[Checkpoint], None] = lambda _: None,
+) -> Choice:
+    """Newest first, until one is verified and ours. What was tried and failed is in `refused`. Raises OSError."""
+    refused: list[Refusal] = []
+    ever_knew = ledger_knew or ever_had_checkpoints(folder)
+    for candidate in find_candidates(folder):
+        step = None if candidate.manifest is None else candidate.manifest.step
+        try:
+            checkpoint = verify(candidate)
+        except FileNotFoundError:
+            continue
+        except CheckpointError as error:
+            refused.append(Refusal(manifest=str(candidate.path), step=step, why=str(error)))
+            continue
+        problem = lineage_problem(
+            step=checkpoint.step,
+            digest=checkpoint.digest,
+            run_id=checkpoint.run_id,
+            lineage=lineage,
+            known=known,
+            refused_runs=refused_runs,
+        )
+        if problem is not None:
+            refused.append(Refusal(manifest=str(candidate.path), step=step, why=problem))
+            continue
+        on_verified(checkpoint)
+        return conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True)
+    return conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew)

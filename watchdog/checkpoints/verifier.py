@@ -1,0 +1,148 @@
+"""Verifying beside the loop: one thread that reads checkpoints back and says what it found.
+
+Two kinds of work: a choice (before a launch) and a watch (new manifests while a run lives). Reading gigabytes from a
+slow or hanging disk must not make the loop wait, so results are polled.
+Refuses to record, to move and to decide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+from pathlib import Path
+
+from watchdog.checkpoints.catalogue import Candidate, choose, find_candidates, read_lineage, verify
+from watchdog.core.choice import Checkpoint, Choice, Known, Refusal, lineage_problem
+from watchdog.errors import CheckpointError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Knowledge:
+    """What the ledger knows, handed over with each order."""
+
+    known: tuple[Known, ...]
+    refused_runs: frozenset[str]
+    ledger_knew: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A result. `choice` or `error` for an order to choose; `verified` and `refused` for a watch."""
+
+    order: int
+    choice: Choice | None = None
+    error: str | None = None
+    verified: tuple[Checkpoint, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+class Verifier:
+    """The thread. For use from the loop alone."""
+
+    def __init__(self, checkpoints: Path, lineage: Path) -> None:
+        self._checkpoints = checkpoints
+        self._lineage = lineage
+        self._orders: queue.SimpleQueue[tuple[int, bool, Knowledge]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Found] = queue.SimpleQueue()
+        self._order = 0
+        self._outstanding = 0
+        self._folder_mtime_ns = -1
+        self._judged: set[tuple[Path, tuple[int, int, int]]] = set()
+        threading.Thread(target=self._work, name="verifier", daemon=True).start()
+
+    def choose(self, knowledge: Knowledge) -> int:
+        """Order a choice; returns the number that its result carries."""
+        self._order += 1
+        self._outstanding += 1
+        self._orders.put((self._order, True, knowledge))
+        return self._order
+
+    def watch(self, knowledge: Knowledge) -> None:
+        """Look for new checkpoints, unless it is still at work."""
+        if self._outstanding == 0:
+            self._order += 1
+            self._outstanding += 1
+            self._orders.put((self._order, False, knowledge))
+
+    def results(self) -> list[Found]:
+        """What was found since the last call."""
+        found = []
+        while True:
+            try:
+                found.append(self._results.get_nowait())
+            except queue.Empty:
+                return found
+            self._outstanding -= 1
+
+    def _work(self) -> None:
+        while True:
+            number, is_choice, knowledge = self._orders.get()
+            try:
+                found = self._choose(number, knowledge) if is_choice else self._watch(number, knowledge)
+            except OSError as error:
+                found = Found(order=number, error=f"{error.filename or self._checkpoints}: {error.strerror or error}")
+            except Exception as error:  # silence would leave the loop waiting for ever
+                found = Found(order=number, error=f"{type(error).__name__}: {error}")
+            self._results.put(found)
+
+    def _choose(self, number: int, knowledge: Knowledge) -> Found:
+        verified: list[Checkpoint] = []
+        choice = choose(
+            self._checkpoints,
+            lineage=read_lineage(self._lineage),
+            known=knowledge.known,
+            refused_runs=knowledge.refused_runs,
+            ledger_knew=knowledge.ledger_knew,
+            on_verified=verified.append,
+        )
+        return Found(order=number, choice=choice, verified=tuple(verified))
+
+    def _watch(self, number: int, knowledge: Knowledge) -> Found:
+        verified: list[Checkpoint] = []
+        refused: list[Refusal] = []
+        try:
+            mtime_ns = self._checkpoints.stat().st_mtime_ns
+        except FileNotFoundError:
+            return Found(order=number)
+        if mtime_ns == self._folder_mtime_ns:
+            return Found(order=number)  # a manifest appears by rename, which the folder's time shows
+        later = False
+        lineage = read_lineage(self._lineage)
+        for candidate in find_candidates(self._checkpoints):
+            key = (candidate.path, candidate.signature)
+            if key in self._judged:
+                continue
+            try:
+                checkpoint = verify(candidate)
+            except FileNotFoundError:
+                continue
+            except CheckpointError as error:
+                if _is_being_replaced(candidate):
+                    later = True
+                    continue
+                refused.append(Refusal(manifest=str(candidate.path), step=candidate.step, why=str(error)))
+            else:
+                problem = lineage_problem(
+                    step=checkpoint.step,
+                    digest=checkpoint.digest,
+                    run_id=checkpoint.run_id,
+                    lineage=lineage,
+                    known=knowledge.known,
+                    refused_runs=knowledge.refused_runs,
+                )
+                if problem is None:
+                    verified.append(checkpoint)
+                else:
+                    refused.append(Refusal(manifest=str(candidate.path), step=checkpoint.step, why=problem))
+            self._judged.add(key)
+        self._folder_mtime_ns = -1 if later else mtime_ns
+        return Found(order=number, verified=tuple(verified), refused=tuple(refused))
+
+
+def _is_being_replaced(candidate: Candidate) -> bool:
+    """The manifest changed while we read its files: the trainer is saving the same step anew, look again later."""
+    for current in find_candidates(candidate.path.parent):
+        if current.path == candidate.path:
+            return current.signature != candidate.signature
+    return True

@@ -1,0 +1,47 @@
+"""The run's last beat is older than its phase allows.
+
+Proves: no step was finished and no phase was entered for longer than this phase was ever allowed to take: over the
+deadline a warning, over twice the deadline critical.
+
+Near misses: one look is no proof. A machine that slept or a container that was frozen shows an old beat for a moment
+(the supervisor looks twice and restarts its grace); a long evaluation has a deadline of its own. A beat after the
+last step is as old as the run is finished.
+"""
+
+from __future__ import annotations
+
+from watchdog.checks.figures import duration
+from watchdog.core.facts import Absent, Facts, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.limits import Limits
+
+NAME = "beat-stale"
+NEEDS = ("beat",)
+
+
+def check(facts: Facts, limits: Limits) -> Finding:
+    """The one place where a beat that is absent or could not be read is told."""
+    if isinstance(facts.beat, Absent):
+        reason = facts.beat.why or "no run of this job is alive"
+        return Finding(check=NAME, severity=Severity.OK, subject="beat", reason=reason)
+    if isinstance(facts.beat, Unknown):
+        return Finding(check=NAME, severity=Severity.UNKNOWN, subject="beat", reason=facts.beat.why, remedy=Remedy.LOOK)
+    beat = facts.beat.value
+    severity = Severity.OK
+    if beat.phase != "finished":
+        if beat.age_s > 2 * beat.deadline_s:
+            severity = Severity.CRITICAL
+        elif beat.age_s > beat.deadline_s:
+            severity = Severity.WARNING
+    where = "" if beat.step is None else f", at step {beat.step:,}"
+    if beat.target_step is not None and beat.step is not None:
+        where += f" of {beat.target_step:,}"
+    return Finding(
+        check=NAME,
+        severity=severity,
+        subject="beat",
+        reason=f"last beat {duration(beat.age_s)} ago in phase {beat.phase}{where}; "
+        f"this phase is allowed {duration(beat.deadline_s)}",
+        evidence=(f"run {beat.run_id}, pid {beat.pid}",),
+        remedy=Remedy.NONE if severity is Severity.OK else Remedy.WAIT,
+    )

@@ -1,0 +1,201 @@
+"""The command line: parse, call, render, exit code. No logic, and nothing imported before it is needed.
+
+`watchdog --help` and `watchdog status` must answer at once, so each command imports what it uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import click
+import typer
+
+from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, WatchdogError
+
+if TYPE_CHECKING:
+    from watchdog.settings import Settings
+
+app = typer.Typer(
+    name="watchdog",
+    help="Supervise a training run, see it die, bring it back from a verified checkpoint.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+_EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="The configuration file, instead of a search.")]
+JobOption = Annotated[str | None, typer.Option("--job", help="Which of several jobs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+def _settings(config: Path | None, job: str | None, command: list[str] | None = None, **overrides: Any) -> Settings:
+    from watchdog.settings import load
+
+    return load(
+        config=config,
+        job=job,
+        command=command or (),
+        overrides=overrides,
+        environ=os.environ,
+        home=Path.home(),
+        cwd=Path.cwd(),
+    )
+
+
+def _leave(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+@app.command(epilog=_EXIT_CODES, context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str] | None, typer.Argument(help="The trainer's command, after --.")] = None,
+    config: ConfigOption = None,
+    job: JobOption = None,
+    new: Annotated[bool, typer.Option("--new", help="Archive what there is of the job, and begin again.")] = False,
+    on_hold: Annotated[str, typer.Option("--on-hold", help="exit (3) or wait for: watchdog relaunch.")] = "exit",
+    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background; see watchdog logs.")] = False,
+    detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
+) -> None:
+    """Supervise a job until it is finished. Without a configuration: the built-in default job."""
+    from watchdog.errors import SettingsError
+
+    if on_hold not in ("exit", "wait"):
+        raise SettingsError(f"--on-hold {on_hold}: must be exit or wait")
+    settings = _settings(config, job, command)
+    if detach:
+        from watchdog.running import detach as go
+
+        _leave(go(settings, [argument for argument in sys.argv[1:] if argument != "--detach"]))
+    from watchdog.running import supervise
+
+    _leave(supervise(settings, argv=sys.argv, new=new, leave_on_hold=on_hold == "exit", quiet=detached))
+
+
+@app.command()
+def status(config: ConfigOption = None, job: JobOption = None, as_json: JsonOption = False) -> None:
+    """What the job is doing, with or without a supervisor."""
+    from watchdog.asking import status_of
+    from watchdog.render import status_lines, status_record
+
+    view = status_of(_settings(config, job))
+    if as_json:
+        print(json.dumps(status_record(view), indent=1, allow_nan=False))
+    else:
+        print("\n".join(status_lines(view)))
+
+
+@app.command()
+def relaunch(config: ConfigOption = None, job: JobOption = None) -> None:
+    """Lift a hold, or stop the living run and start it again from its verified checkpoint."""
+    from watchdog.asking import relaunch_job
+
+    print(relaunch_job(_settings(config, job), sys.argv))
+
+
+@app.command()
+def stop(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    now: Annotated[bool, typer.Option("--now", help="Without saving.")] = False,
+) -> None:
+    """End the run (it saves first) and its supervisor; the job goes on with the next `watchdog run`."""
+    from watchdog.asking import stop_job
+
+    _leave(stop_job(_settings(config, job), now=now, argv=sys.argv))
+
+
+@app.command()
+def logs(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
+    output: Annotated[bool, typer.Option("--output", help="The trainer's output instead of our own words.")] = False,
+) -> None:
+    """What the supervisor said, or with --output what the trainer of the last run said."""
+    from watchdog.showing import show_log
+
+    show_log(_settings(config, job), output=output, follow=follow)
+
+
+@app.command(epilog="Exit codes, as monitoring plugins have them: 0 ok, 1 warning, 2 critical, 3 unknown.")
+def diagnose(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    as_json: JsonOption = False,
+    listing: Annotated[bool, typer.Option("--list", help="The checks there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is in order.")] = False,
+) -> None:
+    """Look at the host once, and say what is wrong with which evidence, and the next step."""
+    from watchdog import render_diagnose
+
+    if listing:
+        print(render_diagnose.listing())
+        return
+    from watchdog.asking import diagnose_job
+
+    diagnosis = diagnose_job(_settings(config, job))
+    if as_json:
+        print(json.dumps(render_diagnose.to_json(diagnosis), indent=1, allow_nan=False))
+    else:
+        colour = render_diagnose.wants_colour(sys.stdout, os.environ)
+        print(render_diagnose.human(diagnosis, colour=colour, everything=everything))
+    _leave(diagnosis.exit_code)
+
+
+@app.command()
+def init(path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("watchdog.toml")) -> None:
+    """Write a configuration with every key, its default and its meaning."""
+    from watchdog.errors import SettingsError
+    from watchdog.settings import commented_template
+
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(commented_template())
+    except FileExistsError:
+        raise SettingsError(f"{path} is there already and was not touched; name another: watchdog init PATH") from None
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}") from error
+    print(f"wrote {path}; everything in it is a default, change what you need")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"gpuhost-watchdog {version('gpuhost-watchdog')}")
+        raise typer.Exit(EXIT_OK)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="And leave.")] = False,
+) -> None:
+    """Shared options."""
+
+
+def main() -> NoReturn:
+    """The console script. Every error of ours is told in a line, and `diagnose` fails with 3 as plugins do."""
+    asked_to_diagnose = "diagnose" in sys.argv[1:2]
+    try:
+        code = app(standalone_mode=False) or EXIT_OK
+    except click.exceptions.Exit as leave:
+        code = leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 3 if asked_to_diagnose else EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        code = 3 if asked_to_diagnose else EXIT_FAILURE
+    except BrokenPipeError:
+        # Whoever read us has left (head, less): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_FAILURE
+    except WatchdogError as error:
+        print(error, file=sys.stderr)
+        code = 3 if asked_to_diagnose else error.exit_code
+    sys.exit(code)

@@ -1,0 +1,100 @@
+"""Disks: room, inodes, and whether the file system under a path can be written to and locked on.
+
+Responsible for one path at a time: the file system from mountinfo, figures from statvfs. A path that does not exist
+yet is judged by its nearest existing parent.
+Refuses to touch a file system that may hang (9p, DrvFs, NFS, FUSE, anything unknown) from this process: a thread in
+state D would keep even our own exit from completing, so a disposable child asks there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+
+from watchdog.clock import Clock
+from watchdog.collectors.child import DisposableChild
+from watchdog.collectors.filesystems import FileSystem, locate
+from watchdog.collectors.roots import Roots
+from watchdog.core.facts import Disk, Fact, Known, Unknown
+
+# Goes up to the nearest existing parent by itself: looking is what may hang. Its first lines are `child.end_after`,
+# written out because a child that imports nothing of ours is up in 10 ms.
+_CHILD = """
+import os, signal, sys
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+path = sys.argv[1]
+while True:
+    try:
+        s = os.statvfs(path)
+        break
+    except FileNotFoundError:
+        if path == os.path.dirname(path):
+            raise
+        path = os.path.dirname(path)
+print(s.f_frsize, s.f_blocks, s.f_bavail, s.f_files, s.f_favail)
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """statvfs(3) in bytes and inodes. `free_bytes` is f_bavail, also for root: the reserve is not ours to plan with."""
+
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int | None
+
+
+def parse_room(text: str) -> Room:
+    """`f_frsize f_blocks f_bavail f_files f_favail`, as the child prints them. Raises ValueError."""
+    block, blocks, free, files, free_files = (int(word) for word in text.split())
+    return room(block, blocks, free, files, free_files)
+
+
+def room(block: int, blocks: int, free: int, files: int, free_files: int) -> Room:
+    """A file system that counts no inodes (btrfs, 9p) says 0 of 0: that is None, not full."""
+    return Room(free_bytes=block * free, total_bytes=block * blocks, free_inodes=free_files if files else None)
+
+
+class DiskReader:
+    """Reads one (path, purpose) again and again; keeps the child that did not come back."""
+
+    def __init__(self, path: str, purpose: str, roots: Roots, clock: Clock) -> None:
+        self._path = path
+        self._purpose = purpose
+        self._roots = roots
+        self._clock = clock
+        self._child = DisposableChild(f"the file system of {path} ({purpose})", clock)
+
+    def read(self, deadline_s: float = 5.0) -> Fact[Disk]:
+        """The disk as it is now; `deadline_s` bounds the child. Raises OSError, ValueError."""
+        system = locate(self._path, self._roots.proc)
+        found = self._ask_here(system) if system.safe else self._ask_child(system, deadline_s)
+        if isinstance(found, Unknown):
+            return found
+        return Known(
+            Disk(
+                path=self._path,
+                purpose=self._purpose,
+                filesystem=system.kind,
+                free_bytes=found.free_bytes,
+                total_bytes=found.total_bytes,
+                free_inodes=found.free_inodes,
+                read_only=system.read_only,
+                true_flock=system.true_flock,
+            ),
+            self._clock.monotonic(),
+        )
+
+    def _ask_here(self, system: FileSystem) -> Room:
+        figures = os.statvfs(system.existing)
+        return room(figures.f_frsize, figures.f_blocks, figures.f_bavail, figures.f_files, figures.f_favail)
+
+    def _ask_child(self, system: FileSystem, deadline_s: float) -> Room | Unknown:
+        argv = [sys.executable, "-I", "-S", "-c", _CHILD, system.existing, repr(deadline_s)]
+        answer = self._child.ask(argv, deadline_s)
+        if isinstance(answer, Unknown):
+            return Unknown(f"{answer.why} (on {system.kind}, mounted at {system.point})")
+        return parse_room(answer)

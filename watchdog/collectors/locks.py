@@ -1,0 +1,205 @@
+"""A lock as the kernel sees it, without touching it: who holds a flock on a file.
+
+Responsible for reading `/proc/locks` and the fdinfo of open descriptors. Refuses to open the lock file, let alone to
+try the lock: a probe that succeeds for a moment can make somebody else's launch fail (Invariant 1).
+
+Two sources, since each has a gap:
+- `/proc/locks` lists every flock of this PID namespace, but the process it names may be dead (an inherited
+  descriptor keeps the lock), and inside a container such a lock is not listed at all;
+- the `lock:` lines of `/proc/PID/fdinfo/N` say that this descriptor holds the lock, whoever took it, but only for
+  processes we may look into.
+A process that merely has the file open is no holder: it has no `lock:` line.
+
+Device numbers: `/proc/locks` prints the file system's own device, stat another one on btrfs and overlay. Both are
+accepted (mountinfo has the first), together with the inode. Only where the numbers may differ is a descriptor asked
+by stat what file it is.
+
+Known limits: without root, other users' processes cannot be looked into (a lock that only they can hold makes the
+fact unknown, not free); a holder in another PID namespace whose files we cannot see is invisible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+from watchdog.clock import Clock
+from watchdog.collectors.filesystems import FileSystem, locate
+from watchdog.collectors.openfiles import OpenFile, Scan, read_fdinfo
+from watchdog.collectors.processes import read_process
+from watchdog.collectors.roots import Roots
+from watchdog.core.facts import Fact, Known, Lock, LockHolder, Unknown
+from watchdog.masking import mask_command
+
+# "1: FLOCK  ADVISORY  WRITE 4004 fe:00:2146445 0 EOF"; a waiter has "->" after its number and holds nothing.
+_LINE = re.compile(r"\d+: (?P<waits>-> )?FLOCK +\S+ +(?P<mode>READ|WRITE) +(?P<pid>-?\d+) +(?P<where>\S+) ")
+_COMMAND_LIMIT = 200
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class KernelLock:
+    """One granted flock. `pid` took it, and may be dead or 0 (another namespace)."""
+
+    pid: int
+    exclusive: bool
+    device: tuple[int, int]
+    inode: int
+
+
+def parse_locks(text: str) -> tuple[KernelLock, ...]:
+    """The granted flocks of `/proc/locks`, or of the `lock:` lines of an fdinfo; other kinds of locks are left out."""
+    found = []
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match is None or match["waits"]:
+            continue
+        major, minor, inode = match["where"].split(":")
+        found.append(
+            KernelLock(
+                pid=int(match["pid"]),
+                exclusive=match["mode"] == "WRITE",
+                device=(int(major, 16), int(minor, 16)),
+                inode=int(inode),
+            )
+        )
+    return tuple(found)
+
+
+def command_of(pid: int, proc: str = "/proc") -> str:
+    """The masked command line, `[comm]` where there is none to read, "" when the process is gone."""
+    process = read_process(pid, proc)
+    if process is None:
+        return ""
+    argv: list[str] = []
+    # In state D the process may hold the very lock that reading its command line waits for.
+    if process.living and process.state != "D":
+        try:
+            with open(f"{proc}/{pid}/cmdline", "rb") as file:
+                argv = file.read(64 * 1024).decode(errors="replace").rstrip("\0").split("\0")
+        except OSError:
+            argv = []
+    text = " ".join(mask_command(argv)).strip() if any(argv) else f"[{process.command}]"
+    return text if len(text) <= _COMMAND_LIMIT else text[: _COMMAND_LIMIT - 1] + "…"
+
+
+def started_wall_s(pid: int, proc: str = "/proc") -> float | None:
+    """When a process started, seconds since the epoch, from the kernel's boot time; None when that cannot be told."""
+    try:
+        process = read_process(pid, proc)
+        with open(f"{proc}/stat", encoding="ascii", errors="replace") as file:
+            boot = next((line.split()[1] for line in file if line.startswith("btime ")), None)
+    except OSError:
+        return None
+    if process is None or boot is None:
+        return None
+    return int(boot) + process.id.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def read_lock(path: str, purpose: str, roots: Roots, clock: Clock) -> Fact[Lock]:
+    """Whether the flock on `path` is held, how, and by whom. A path that does not exist is a free lock.
+
+    Raises OSError, ValueError.
+    """
+    system = locate(path, roots.proc)
+    if not system.true_flock:
+        return Unknown(
+            f"{purpose} lock {path} is on {system.kind}, which has no true flock: nothing can be said of its holder"
+        )
+    try:
+        status = os.stat(system.path) if system.safe and system.existing == system.path else None
+    except FileNotFoundError:
+        status = None
+    try:
+        with open(f"{roots.proc}/locks", encoding="ascii", errors="replace") as file:
+            listed = parse_locks(file.read())
+        listing_missing = ""
+    except OSError as error:
+        listed, listing_missing = (), f"{error.filename}: {error.strerror}"
+
+    scan = Scan(roots.proc)
+    found = _holders(scan, system, status, roots.proc)
+    takers = tuple(lock for lock in listed if status is not None and _is_it(lock, system, status))
+    if not found.pids:
+        found.pids.extend(lock.pid for lock in takers if _may_hold(lock.pid, roots.proc))
+    held = bool(takers or found.pids)
+    if not held and listing_missing:
+        return Unknown(f"{purpose} lock {path}: no holder seen, and {listing_missing}")
+    if held and not found.pids and scan.unreadable:
+        return Unknown(
+            f"{purpose} lock {path} is held (taken by pid {takers[0].pid}, which is gone or not to be seen); "
+            f"processes of other users that cannot be looked into: {scan.unreadable}; one of them may hold it"
+        )
+    lock = Lock(
+        path=path,
+        purpose=purpose,
+        held=held,
+        exclusive=found.exclusive or any(lock.exclusive for lock in takers),
+        holders=tuple(
+            LockHolder(pid=pid, command=command_of(pid, roots.proc), since_wall_s=started_wall_s(pid, roots.proc))
+            for pid in sorted(set(found.pids))
+        ),
+        unlinked=found.unlinked,
+    )
+    return Known(lock, clock.monotonic())
+
+
+@dataclasses.dataclass(slots=True)
+class _Found:
+    pids: list[int] = dataclasses.field(default_factory=list)
+    exclusive: bool = False
+    unlinked: bool = False
+
+
+def _holders(scan: Scan, system: FileSystem, status: os.stat_result | None, proc: str) -> _Found:
+    """The processes with a descriptor that carries the lock, the file of today or one unlinked from this path."""
+    found = _Found()
+    base = os.path.basename(system.path)
+    for file in scan:
+        # Only the last component: another mount namespace, or a bind mount, may know the folder by another name.
+        if os.path.basename(file.name) != base:
+            continue
+        locks = parse_locks(read_fdinfo(file, proc) or "")
+        if not locks:
+            continue
+        was_here = file.deleted and file.name == system.path and any(lock.device == system.device for lock in locks)
+        is_todays = not file.deleted and status is not None and _is_todays(file, locks, system, status, proc)
+        if is_todays or was_here:
+            found.pids.append(file.pid)
+            found.exclusive |= any(lock.exclusive for lock in locks)
+            found.unlinked |= was_here
+    return found
+
+
+def _is_todays(
+    file: OpenFile, locks: tuple[KernelLock, ...], system: FileSystem, status: os.stat_result, proc: str
+) -> bool:
+    if any(_is_it(lock, system, status) for lock in locks):
+        return True
+    if (os.major(status.st_dev), os.minor(status.st_dev)) == system.device:
+        return False
+    try:
+        seen = os.stat(f"{proc}/{file.pid}/fd/{file.fd}")
+    except OSError:
+        return False
+    return (seen.st_dev, seen.st_ino) == (status.st_dev, status.st_ino)
+
+
+def _is_it(lock: KernelLock, system: FileSystem, status: os.stat_result) -> bool:
+    devices = (system.device, (os.major(status.st_dev), os.minor(status.st_dev)))
+    return lock.inode == status.st_ino and lock.device in devices
+
+
+def _may_hold(pid: int, proc: str) -> bool:
+    """The process that took the lock lives and its files are hidden from us: it is the best answer there is.
+
+    One whose files we can read, and which does not have this one, has handed the lock on or was given the number.
+    """
+    try:
+        os.listdir(f"{proc}/{pid}/fd")
+    except PermissionError:
+        process = read_process(pid, proc)
+        return process is not None and process.living
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,142 @@
+"""The process table, read from `/proc`, and what ties a process to a run.
+
+Reads `stat` of everybody, and `environ` and `fd` only of candidates: on a sick process those two can hang, so they
+are asked for only when the shim was killed and nothing better is left.
+Refuses to signal and to decide whose a process is (core/identity.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from watchdog import contract
+from watchdog.core.identity import Host, Process, ProcessId, Traces
+
+_PREFIX_LIMIT_BYTES = 1024 * 1024
+
+
+def this_host(proc: str = "/proc") -> Host:
+    """Boot id and pid namespace. Raises OSError where `/proc` is not mounted."""
+    boot_id = Path(proc, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Host(boot_id=boot_id, pid_namespace=os.readlink(f"{proc}/self/ns/pid"))
+
+
+def parse_stat(data: bytes) -> Process:
+    """Parse `/proc/PID/stat`; the command may hold spaces and parentheses. Raises ValueError, IndexError."""
+    opening, closing = data.index(b"("), data.rindex(b")")
+    fields = data[closing + 2 :].split()
+    return Process(
+        id=ProcessId(int(data[:opening]), int(fields[19])),
+        ppid=int(fields[1]),
+        session=int(fields[3]),
+        state=fields[0].decode("ascii", "replace"),
+        command=data[opening + 1 : closing].decode("utf-8", "replace"),
+    )
+
+
+def read_process(pid: int, proc: str = "/proc") -> Process | None:
+    """One process, or None when there is none of that number."""
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
+            return parse_stat(file.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def process_table(proc: str = "/proc") -> tuple[Process, ...]:
+    """Everybody that we may see; those that end while we look are left out."""
+    table = []
+    for name in os.listdir(proc):
+        if name.isdigit():
+            process = read_process(int(name), proc)
+            if process is not None:
+                table.append(process)
+    return tuple(table)
+
+
+def is_alive(identity: ProcessId, proc: str = "/proc") -> bool:
+    """The same process, and not a zombie whose threads are all gone."""
+    process = read_process(identity.pid, proc)
+    if process is None or process.id != identity:
+        return False
+    return process.living or has_living_threads(identity.pid, proc)
+
+
+def has_living_threads(pid: int, proc: str = "/proc") -> bool:
+    """A zombie leader can have live threads: look at each."""
+    try:
+        threads = os.listdir(f"{proc}/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    for thread in threads:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"{proc}/{pid}/task/{thread}/stat", "rb") as file:
+                if parse_stat(file.read()).living:
+                    return True
+    return False
+
+
+def tracer_of(pid: int, proc: str = "/proc") -> int:
+    """TracerPid of `/proc/PID/status`: 0 = not traced. Raises OSError when the process is gone."""
+    with open(f"{proc}/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"TracerPid:"):
+                return int(line.split()[1])
+    return 0
+
+
+def waiting_in(pid: int, proc: str = "/proc") -> str:
+    """Where in the kernel a process waits (`wchan`), for a person; empty when it cannot be seen."""
+    with contextlib.suppress(OSError):
+        text = Path(f"{proc}/{pid}/wchan").read_text(encoding="ascii", errors="replace").strip()
+        return "" if text == "0" else text
+    return ""
+
+
+def traces_of(process: Process, run_lock: os.stat_result | None, proc: str = "/proc") -> Traces:
+    """What a process carries of a run. Kernel threads (no memory of their own) and other users' read as clean.
+
+    Without root a run cannot leave its user except through a set-user-id program, and those of other users are
+    never readable: holding every launch for each of them would make a shared host useless.
+    """
+    pid = process.id.pid
+    holds = False
+    if run_lock is not None:
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"{proc}/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(f"{proc}/{pid}/fd/{fd}")
+                    if (status.st_dev, status.st_ino) == (run_lock.st_dev, run_lock.st_ino):
+                        holds = True
+                        break
+    try:
+        with open(f"{proc}/{pid}/environ", "rb") as file:
+            content = file.read(_PREFIX_LIMIT_BYTES)
+    except (FileNotFoundError, ProcessLookupError):
+        return Traces(readable=True, run_id=None, holds_run_lock=holds)
+    except OSError:
+        with contextlib.suppress(OSError):
+            if os.stat(f"{proc}/{pid}").st_uid != os.getuid():
+                return Traces(readable=True, run_id=None, holds_run_lock=holds)
+        return Traces(readable=False, run_id=None, holds_run_lock=holds)
+    marker = contract.ENV_RUN_ID.encode() + b"="
+    for entry in content.split(b"\0"):
+        if entry.startswith(marker):
+            run_id = entry[len(marker) :].decode("utf-8", "replace")
+            return Traces(readable=True, run_id=run_id, holds_run_lock=holds)
+    kernel_thread = process.id.pid == 2 or process.ppid == 2
+    return Traces(readable=bool(content.strip(b"\0")) or kernel_thread, run_id=None, holds_run_lock=holds)
+
+
+def all_traces(
+    table: Iterable[Process], *, since_ticks: int, run_lock: os.stat_result | None, proc: str = "/proc"
+) -> dict[ProcessId, Traces]:
+    """`traces_of` everybody living that started at `since_ticks` or later."""
+    return {
+        process.id: traces_of(process, run_lock, proc)
+        for process in table
+        if process.living and process.id.start_ticks >= since_ticks
+    }

@@ -1,0 +1,259 @@
+"""The living run, as far as it can be seen: its shim, its leader, its members, what it left.
+
+Held by pidfd, so that an end is seen at once and a number that was given to another is never mistaken for ours.
+Refuses to signal anybody and to decide what an end means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import subprocess
+from pathlib import Path
+
+from watchdog import contract
+from watchdog.classify.ends import End, ExitRecord
+from watchdog.collectors.outputlog import tail
+from watchdog.collectors.processes import all_traces, is_alive, process_table, tracer_of
+from watchdog.core.identity import Orphans, Process, ProcessId, descendants, orphans_of
+from watchdog.core.runrecord import RunRecord
+from watchdog.core.seen import Shim
+from watchdog.folders import RunFolder
+
+SHIM_COULD_NOT_START = 111  # as in shim.py, which nothing imports
+SHIM_COULD_NOT_RECORD = 112
+_ERROR_LIMIT = 400
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StartRecord:
+    """What the shim wrote of itself and its leader."""
+
+    shim: ProcessId
+    leader: ProcessId | None
+
+
+def read_start(run: RunFolder) -> StartRecord | None:
+    """The shim's start file; None while there is none. A foreign or broken one raises ContractError."""
+    try:
+        record = contract.read_json(run.start, "start record")
+    except FileNotFoundError:
+        return None
+    try:
+        shim, leader = record["shim"], record["leader"]
+        return StartRecord(
+            shim=ProcessId(int(shim["pid"]), int(shim["start_ticks"])),
+            leader=None if leader is None else ProcessId(int(leader["pid"]), int(leader["start_ticks"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise contract.ContractError(f"{run.start} lacks or misstates {error}") from error
+
+
+def _end(record: object) -> End | None:
+    if not isinstance(record, dict):
+        return None
+    return End(
+        pid=int(record["pid"]),
+        code=None if record["code"] is None else int(record["code"]),
+        signal=None if record["signal"] is None else int(record["signal"]),
+        wall_s=float(record["wall_s"]),
+    )
+
+
+def read_exit(run: RunFolder) -> ExitRecord | None:
+    """The shim's exit record; None while there is none or it is being written."""
+    try:
+        record = contract.read_json(run.exit, "exit record")
+        error = record["exec_error"]
+        return ExitRecord(
+            run_id=str(record["run_id"]),
+            complete=record["complete"] is True,
+            leader=_end(record["leader"]),
+            exec_error=None if error is None else (int(error[0]), str(error[1]), str(error[2])),
+            others=tuple(end for end in map(_end, record["ended"]) if end is not None),
+        )
+    except (OSError, contract.ContractError, KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def last_words(run: RunFolder) -> str | None:
+    """The trainer's last error: from its failure record, else the last line of its log that says something."""
+    with contextlib.suppress(OSError, contract.ContractError, KeyError, TypeError, IndexError):
+        first = contract.read_json(run.failure, "failure record")["chain"][0]
+        return f"{first['class']}: {first['message']}"[:_ERROR_LIMIT]
+    with contextlib.suppress(OSError):
+        lines = [line.strip() for line in tail(run.log).splitlines() if line.strip()]
+        if lines:
+            return lines[-1][:_ERROR_LIMIT]
+    return None
+
+
+class RunWatch:
+    """Eyes on one run, launched by us (`child`) or adopted."""
+
+    def __init__(self, record: RunRecord, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.record = record
+        self.folder = RunFolder(path=Path(record.folder))
+        self.start: StartRecord | None = None
+        self._child = child
+        self._shim_fd: int | None = os.pidfd_open(child.pid) if child is not None else None
+        self._leader_fd: int | None = None
+        self._leader_gone = False
+        self._seen: frozenset[ProcessId] = self._remembered()
+        self._shim_state = Shim.STARTING
+
+    @property
+    def adopted(self) -> bool:
+        return self._child is None
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when the shim or the leader ends; only those not known to be over."""
+        fds = [] if self._shim_fd is None or self._shim_state in (Shim.ENDED, Shim.LOST, Shim.NEVER) else [self._shim_fd]
+        return fds if self._leader_fd is None or self._leader_gone else [*fds, self._leader_fd]
+
+    def close(self) -> None:
+        for fd in (self._shim_fd, self._leader_fd):
+            if fd is not None:
+                os.close(fd)
+        self._shim_fd = self._leader_fd = None
+
+    def shim(self) -> Shim:
+        """Look at the shim, and find out about the leader on the way."""
+        if self._shim_state in (Shim.ENDED, Shim.LOST, Shim.NEVER):
+            return self._shim_state
+        over = self._shim_over()  # before reading its files: what it wrote last is then there
+        self._read_start()
+        if over:
+            self._shim_state = self._how_the_shim_ended()
+        elif self.start is not None:
+            self._shim_state = Shim.ALIVE
+        return self._shim_state
+
+    def _read_start(self) -> None:
+        if self.start is None or self.start.leader is None:
+            with contextlib.suppress(contract.ContractError, OSError):
+                self.start = read_start(self.folder) or self.start
+        if self.start is None:
+            return
+        if self._shim_fd is None and self.adopted:
+            self._shim_fd = _open(self.start.shim)
+        if self._leader_fd is None and self.start.leader is not None and not self._leader_gone:
+            self._leader_fd = _open(self.start.leader)
+            self._leader_gone = self._leader_fd is None
+
+    def _shim_over(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is not None
+        if self._shim_fd is not None:
+            return _readable(self._shim_fd)
+        return self.start is not None and not is_alive(self.start.shim)
+
+    def _how_the_shim_ended(self) -> Shim:
+        exit_record = read_exit(self.folder)
+        if exit_record is not None and exit_record.complete and exit_record.run_id == self.record.run_id:
+            return Shim.ENDED
+        code = None if self._child is None else self._child.returncode
+        if code == SHIM_COULD_NOT_START:
+            return Shim.NEVER
+        if code == SHIM_COULD_NOT_RECORD:
+            return Shim.ENDED
+        return Shim.LOST
+
+    def leader_alive(self) -> bool:
+        if self._leader_fd is None:
+            return not self._leader_gone and self._shim_state in (Shim.STARTING, Shim.ALIVE)
+        if not self._leader_gone and _readable(self._leader_fd):
+            self._leader_gone = True
+        return not self._leader_gone
+
+    def exit_record(self) -> ExitRecord | None:
+        record = read_exit(self.folder)
+        return record if record is not None and record.run_id == self.record.run_id else None
+
+    def members(self) -> tuple[Process, ...]:
+        """Everything living that descends from the shim; what was seen once is remembered for harder times."""
+        if self.start is None:
+            return ()
+        members = tuple(p for p in descendants(self.start.shim, process_table()) if p.living)
+        identities = frozenset(process.id for process in members)
+        if identities - self._seen:
+            self._seen = identities | (self._seen if self._shim_state is Shim.LOST else frozenset())
+            self._remember()
+        return members
+
+    def orphans(self, run_lock: Path) -> Orphans:
+        """What is left after the shim was killed."""
+        table = process_table()
+        me = os.getpid()
+        my_session = os.getsid(0)
+        own = frozenset(p.id.pid for p in table if p.ppid == me and p.session == my_session)
+        lock_status = None
+        with contextlib.suppress(OSError):
+            lock_status = os.stat(run_lock)
+        since = self.record.started_ticks
+        found = orphans_of(
+            run_id=self.record.run_id,
+            started_ticks=since,
+            table=table,
+            traces=all_traces(table, since_ticks=since, run_lock=lock_status),
+            seen_before=self._seen,
+            reparented_to=None if self.adopted else me,
+            own_children=own,
+            own_pid=me,
+        )
+        for process in table:  # zombies that came to us because we are their subreaper
+            if process.ppid == me and not process.living and process.id.pid not in own and not self.adopted:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process.id.pid, os.WNOHANG)
+        return found
+
+    def traced(self, members: tuple[Process, ...]) -> tuple[int, ...]:
+        """Those of the members that a debugger holds."""
+        traced = []
+        for process in members:
+            with contextlib.suppress(OSError):
+                if tracer_of(process.id.pid) != 0:
+                    traced.append(process.id.pid)
+        return tuple(traced)
+
+    def _remember(self) -> None:
+        """For a supervisor after us, should the shim die as well. A cross-check: a full disk costs no more than it."""
+        with contextlib.suppress(OSError):
+            temporary = self.folder.members.with_suffix(".tmp")
+            temporary.write_text(json.dumps(sorted([p.pid, p.start_ticks] for p in self._seen)), encoding="ascii")
+            os.replace(temporary, self.folder.members)
+
+    def _remembered(self) -> frozenset[ProcessId]:
+        try:
+            pairs = json.loads(self.folder.members.read_text(encoding="ascii"))
+            return frozenset(ProcessId(int(pid), int(ticks)) for pid, ticks in pairs)
+        except (OSError, ValueError, TypeError):
+            return frozenset()
+
+
+def _open(identity: ProcessId) -> int | None:
+    """A pidfd of the very process, None when it is gone."""
+    try:
+        fd = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return None
+    if not is_alive(identity) and not _readable(fd):
+        os.close(fd)
+        return None
+    try:
+        same = contract.start_ticks(identity.pid) == identity.start_ticks
+    except OSError:
+        same = False
+    if same:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

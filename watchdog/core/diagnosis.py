@@ -1,0 +1,37 @@
+"""A diagnosis: the findings of one look at the host, and what a monitoring system is told.
+
+Responsible for its shape and for the one rule that makes an exit code of it. Refuses to look and to show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from watchdog.core.facts import Facts
+from watchdog.core.findings import Finding, Severity
+from watchdog.core.view import CollectorView
+
+# Monitoring plugins' codes, from the loudest severity down.
+_EXIT_CODES = {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.UNKNOWN: 3, Severity.OK: 0}
+EXIT_UNKNOWN = _EXIT_CODES[Severity.UNKNOWN]  # also of a usage error, or a failure of our own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """Findings in the catalogue's order. `absent`: checks that had nothing to look at, which is not a pass."""
+
+    findings: tuple[Finding, ...]
+    exit_code: int
+    absent: tuple[str, ...]
+    taken_wall_s: float
+    facts: Facts
+    collectors: Mapping[str, CollectorView]
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """0 ok, 1 warning, 2 critical, 3 unknown; the worst counts, critical before warning before unknown.
+
+    No finding at all is unknown: nothing was looked at.
+    """
+    return _EXIT_CODES[max((finding.severity for finding in findings), default=Severity.UNKNOWN)]

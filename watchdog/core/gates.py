@@ -1,0 +1,50 @@
+"""The gates of a launch, told from facts. Pure. An unknown fact closes its gate: unknown is never healthy."""
+
+from __future__ import annotations
+
+from watchdog.core.facts import Absent, Disk, Fact, Known, Memory, Unknown
+from watchdog.core.seen import Gate
+
+_GIB = 1024.0**3
+
+
+def gib(size_bytes: float) -> str:
+    """Bytes as GiB for a person: one decimal, two below 1."""
+    value = size_bytes / _GIB
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def memory_gate(memory: Fact[Memory], need_bytes: int) -> Gate:
+    """Host memory for the job's stated need."""
+    match memory:
+        case Known(value):
+            available = value.available_bytes
+            sign = "≥" if available >= need_bytes else "<"
+            words = f"memory {gib(available)} {sign} {gib(need_bytes)} GiB"
+            if available < need_bytes:
+                words += " (free host memory, or lower [memory] need)"
+            return Gate(name="memory", open=available >= need_bytes, words=words)
+        case Unknown(why) | Absent(why):
+            return Gate(name="memory", open=False, words=f"memory cannot be read: {why}")
+
+
+def disk_gate(disk: Fact[Disk], need_bytes: int) -> Gate:
+    """Room for state or checkpoints."""
+    match disk:
+        case Known(value):
+            name = f"disk of {value.purpose}"
+            if value.read_only:
+                return Gate(name=name, open=False, words=f"{value.path} is mounted read-only")
+            sign = "≥" if value.free_bytes >= need_bytes else "<"
+            words = f"disk {gib(value.free_bytes)} {sign} {gib(need_bytes)} GiB"
+            if value.free_bytes < need_bytes:
+                words += f" ({value.path}: free disk space, or lower [disk] need)"
+            return Gate(name=name, open=value.free_bytes >= need_bytes, words=words)
+        case Unknown(why) | Absent(why):
+            return Gate(name="disk", open=False, words=f"disk cannot be read: {why}")
+
+
+def lock_gate(*, intact: bool, path: str) -> Gate:
+    """Our own supervisor lock is still the file that others would lock."""
+    words = "no run alive" if intact else f"the lock {path} was unlinked or replaced while we held it; start anew"
+    return Gate(name="lock", open=intact, words=words)

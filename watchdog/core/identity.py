@@ -1,0 +1,128 @@
+"""Who a process is: beyond its number, which the kernel gives to others later.
+
+Identity = boot id, pid namespace, pid, start time. Two processes that agree in all four are the same process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """The boot and the pid namespace that our numbers belong to (the boot id is equal across containers)."""
+
+    boot_id: str
+    pid_namespace: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """A process of this boot and pid namespace. `start_ticks` is field 22 of `/proc/PID/stat` (10 ms grain)."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """One line of the process table, from `/proc/PID/stat` alone (see proc(5)); `state` is its letter."""
+
+    id: ProcessId
+    ppid: int
+    session: int
+    state: str
+    command: str
+
+    @property
+    def living(self) -> bool:
+        """False for zombies and the dead: they hold nothing any more."""
+        return self.state not in "ZXx"
+
+
+def descendants(root: ProcessId, table: Iterable[Process]) -> tuple[Process, ...]:
+    """All processes whose chain of parents leads to `root`, which is not among them.
+
+    Proof of membership while the root is a living child subreaper: nothing can leave its tree. Empty when the
+    process with the root's number is not the root.
+    """
+    children: dict[int, list[Process]] = {}
+    found_root = False
+    for process in table:
+        children.setdefault(process.ppid, []).append(process)
+        found_root = found_root or process.id == root
+    if not found_root:
+        return ()
+    found: list[Process] = []
+    todo = [root.pid]
+    while todo:
+        for process in children.get(todo.pop(), ()):
+            found.append(process)
+            todo.append(process.id.pid)
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Traces:
+    """What an orphan carries of a run. `run_id` None = its environment has none.
+
+    `readable` False = its environment is empty or cannot be read, and it belongs to our own user.
+    """
+
+    readable: bool
+    run_id: str | None
+    holds_run_lock: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Orphans:
+    """What is left of a run whose shim was killed: `ours` is proven, `unclear` can be neither proven nor excluded."""
+
+    ours: tuple[Process, ...]
+    unclear: tuple[Process, ...]
+
+
+def orphans_of(
+    *,
+    run_id: str,
+    started_ticks: int,
+    table: Iterable[Process],
+    traces: Mapping[ProcessId, Traces],
+    seen_before: frozenset[ProcessId],
+    reparented_to: int | None,
+    own_children: frozenset[int],
+    own_pid: int,
+) -> Orphans:
+    """Tell the members of a run without its shim; a descendant of a member is a member.
+
+    Proven: seen as a descendant of the shim while it lived; carries the run id; holds the run lock; or became our
+    child (`reparented_to` is our pid, we are a subreaper) without being one that we started. Unclear: started
+    after the run began, and its environment cannot be read or is empty; nobody is unclear when orphans come to us.
+    An older process is never either.
+    """
+    table = [process for process in table if process.living and process.id.pid != own_pid]
+    ours: dict[int, Process] = {}
+    unclear: dict[int, Process] = {}
+    for process in table:
+        if process.id in seen_before:
+            ours[process.id.pid] = process
+            continue
+        trace = traces.get(process.id)
+        if process.id.start_ticks < started_ticks or trace is None:
+            continue
+        adopted = reparented_to is not None and process.ppid == reparented_to and process.id.pid not in own_children
+        if trace.run_id == run_id or trace.holds_run_lock or adopted:
+            ours[process.id.pid] = process
+        elif not trace.readable and reparented_to is None:
+            unclear[process.id.pid] = process
+    grew = True
+    while grew:
+        grew = False
+        for process in table:
+            if process.ppid in ours and process.id.pid not in ours and process.id.start_ticks >= started_ticks:
+                ours[process.id.pid] = process
+                grew = True
+    return Orphans(
+        ours=tuple(ours.values()), unclear=tuple(p for pid, p in unclear.items() if pid not in ours)
+    )

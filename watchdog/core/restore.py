@@ -1,0 +1,73 @@
+"""The state a supervisor begins with: from the ledger's history, with or without a run that is still alive. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog.core.causes import Cause
+from watchdog.core.history import History
+from watchdog.core.runrecord import RunRecord
+from watchdog.core.state import Ended, Phase, Policy, RunState, State, Stop
+
+
+def ended_from(data: Mapping[str, Any]) -> Ended:
+    """An end that was recorded and not weighed. Raises KeyError, ValueError for what is none."""
+    return Ended(
+        number=int(data["number"]),
+        run_id=str(data["run_id"]),
+        cause=Cause(data["cause"]),
+        words=str(data["words"]),
+        baseline_step=int(data["baseline_step"]),
+        last_step=data.get("last_step"),
+        target_step=data.get("target_step"),
+        permanent=bool(data.get("permanent", False)),
+        hold_after=bool(data.get("hold_after", False)),
+        error=data.get("error"),
+    )
+
+
+def run_state(record: RunRecord, now_s: float, *, acknowledged: bool = False) -> RunState:
+    """A run as the decisions begin with it; after an adoption its grace begins anew."""
+    return RunState(
+        number=record.number,
+        run_id=record.run_id,
+        level=record.level,
+        expectation=record.expectation,
+        baseline_step=record.baseline_step,
+        launched_s=now_s,
+        grace_from_s=now_s,
+        acknowledged=acknowledged,
+    )
+
+
+def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
+    """A stop that was begun before we died: its waits begin anew. Raises KeyError, ValueError."""
+    kill_from_s = now_s if data.get("kill_now") else now_s + policy.grace_s
+    return Stop(
+        cause=Cause(data["cause"]),
+        reason=str(data["reason"]),
+        kill_from_s=kill_from_s,
+        give_up_s=kill_from_s + policy.kill_wait_s,
+        hold_after=bool(data["hold_after"]),
+    )
+
+
+def restore(history: History, living: RunRecord | None, now_s: float, policy: Policy) -> State:
+    """Where to go on. `living`: the record of a run that may be alive and is adopted."""
+    run = None if living is None else run_state(living, now_s)
+    if history.hold is not None:
+        return State(phase=Phase.HOLD, since_s=now_s, hold=history.hold, failures=history.failures, run=run)
+    if run is not None:
+        stopping = history.stopping
+        if stopping is not None and stopping.get("run_id") == run.run_id:
+            run = dataclasses.replace(run, stop=stop_from(stopping, now_s, policy))
+            return State(phase=Phase.STOPPING, since_s=now_s, failures=history.failures, run=run)
+        return State(phase=Phase.RUNNING, since_s=now_s, failures=history.failures, run=run)
+    if history.unweighed is not None:
+        ended = ended_from(history.unweighed)
+        return State(phase=Phase.WEIGHING, since_s=now_s, failures=history.failures, ended=ended)
+    if history.finished is not None:
+        return State(phase=Phase.FINISHED, since_s=now_s, failures=history.failures)
+    return State(phase=Phase.GATING, since_s=now_s, failures=history.failures)

@@ -1,0 +1,92 @@
+"""What one turn of the loop has seen of a job: the frozen input of core/decide.py.
+
+Gathered afresh in the turn that decides; a time is CLOCK_MONOTONIC in seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from watchdog.contract import Acknowledgement, Beat
+from watchdog.core.causes import Cause
+from watchdog.core.choice import Choice
+from watchdog.core.facts import Absent, Fact
+from watchdog.core.identity import Process
+
+
+class Shim(enum.Enum):
+    """The state of the run's proof."""
+
+    NONE = "none"  # no run was launched
+    STARTING = "starting"  # launched, and has not written its start file yet
+    ALIVE = "alive"
+    ENDED = "ended"  # its record says complete: nothing of the run lives
+    NEVER = "never"  # it ended before it started anything
+    LOST = "lost"  # it was killed: cross-checks decide
+
+
+class Request(enum.Enum):
+    """What a person, a signal or the control socket asked for."""
+
+    DRAIN = "drain"
+    STOP = "stop"
+    RELAUNCH = "relaunch"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class BeatSeen:
+    """A valid beat of this run, and its process: `alive` = the very process that beat (start time compared)."""
+
+    beat: Beat
+    alive: bool
+    stopped: bool  # state T
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EndSeen:
+    """How the run, or its leader, ended. `permanent`: trying again cannot help."""
+
+    cause: Cause
+    words: str
+    permanent: bool = False
+    error: str | None = None  # the trainer's last words
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """A condition for launching, with its figures. `words` is a sentence either way."""
+
+    name: str
+    open: bool
+    words: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble:
+    """An action that could not be done. `permanent`: trying again cannot help."""
+
+    words: str
+    permanent: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """One turn's facts about the job."""
+
+    now_s: float
+    gap: bool = False  # the loop itself was away for over two periods
+    shim: Shim = Shim.NONE
+    leader_alive: bool = False
+    end: EndSeen | None = None
+    members: tuple[Process, ...] = ()  # living, proven ours
+    unclear: tuple[Process, ...] = ()  # can be neither proven ours nor excluded; only when the shim is lost
+    traced: tuple[int, ...] = ()  # members that a debugger holds
+    run_lock_free: bool | None = None  # asked only when the shim is lost
+    beat: Fact[BeatSeen] = dataclasses.field(default_factory=Absent)
+    acknowledgement: Acknowledgement | None = None
+    choice: Choice | None = None
+    choice_error: str | None = None
+    gates: tuple[Gate, ...] = ()
+    request: Request | None = None
+    trouble: Trouble | None = None

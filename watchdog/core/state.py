@@ -1,0 +1,172 @@
+"""The supervisor's state between two turns, and what a turn may ask to be done. Frozen."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog.core.causes import Cause
+from watchdog.core.choice import Checkpoint, Refusal
+from watchdog.core.identity import ProcessId
+from watchdog.core.runrecord import Expectation
+
+
+class Phase(enum.Enum):
+    """Where the supervisor stands; the value is what people and metrics see."""
+
+    GATING = "gating"  # choosing a checkpoint and waiting for the gates
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WEIGHING = "weighing"  # a run has ended; what follows depends on what it left
+    BACKOFF = "backoff"
+    HOLD = "hold"
+    FINISHED = "finished"
+    LEFT = "left"
+
+
+class Wish(enum.Enum):
+    """What people want of the job."""
+
+    RUN = "run"
+    LEAVE = "leave"  # end the run and leave
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """A stop under way. `kill_from_s`: when KILL begins; `give_up_s`: when it is called unkillable."""
+
+    cause: Cause
+    reason: str
+    kill_from_s: float
+    give_up_s: float
+    hold_after: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunState:
+    """The living run as the decisions need it."""
+
+    number: int
+    run_id: str
+    level: int
+    expectation: Expectation
+    baseline_step: int
+    launched_s: float
+    grace_from_s: float  # no deadline begins before this
+    acknowledged: bool = False
+    stale_looks: int = 0
+    stale_look_s: float = 0.0
+    leader_gone_s: float | None = None
+    last_step: int | None = None
+    stop: Stop | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A run that is proven over and not weighed yet."""
+
+    number: int
+    run_id: str
+    cause: Cause
+    words: str
+    baseline_step: int
+    last_step: int | None = None
+    target_step: int | None = None
+    permanent: bool = False
+    hold_after: bool = False
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """Everything that is carried from turn to turn."""
+
+    phase: Phase
+    since_s: float
+    wish: Wish = Wish.RUN
+    failures: int = 0
+    hold: str | None = None
+    retry_at_s: float = 0.0
+    run: RunState | None = None
+    ended: Ended | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """The settings that decisions use; seconds."""
+
+    level: int
+    target_step: int | None
+    deadlines_s: Mapping[str, float]  # per phase of the contract, and "start" for the time before the first beat
+    period_s: float
+    grace_s: float
+    kill_wait_s: float
+    failure_limit: int
+    backoff_s: float
+    backoff_limit_s: float
+    gate_wait_s: float
+    leave_on_hold: bool
+    remnant_s: float = 2.0  # how long what the leader left behind may take to end by itself
+
+
+# --- actions ------------------------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choose:
+    """Verify the checkpoints anew, beside the loop; the result comes as `Seen.choice`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a run from this checkpoint; None = a first start (or a job without checkpoints)."""
+
+    checkpoint: Checkpoint | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Terminate:
+    """TERM to one process. With `only_if_seq`, only if the beat still has that sequence number: look again."""
+
+    target: ProcessId | None  # None = the leader
+    only_if_seq: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kill:
+    """One round of KILL over everything that is proven ours."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Move refused checkpoints aside."""
+
+    refused: tuple[Refusal, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leave:
+    """End the supervisor with this exit code."""
+
+    code: int
+
+
+Action = Choose | Launch | Terminate | Kill | Quarantine | Leave
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """An event for the ledger, written before any action of the same plan is done."""
+
+    kind: str
+    sentence: str
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to write down and then to do, in this order, and the rule that fired. A quiet turn has neither."""
+
+    rule: str = "quiet"
+    records: tuple[Record, ...] = ()
+    actions: tuple[Action, ...] = ()

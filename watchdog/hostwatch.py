@@ -1,0 +1,118 @@
+"""The host beside the run: memory, disks, driver, read by the runner, never by the loop itself.
+
+Also the small chores that touch a disk (keeping the output log and the run folders bounded), for the same reason:
+what hangs there becomes a fact, and the loop goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from watchdog.actuators.outputlog import punch_front
+from watchdog.clock import Clock
+from watchdog.collectors.disks import DiskReader
+from watchdog.collectors.driver import DriverReader
+from watchdog.collectors.memory import read_memory
+from watchdog.collectors.roots import Roots
+from watchdog.collectors.run import RunWatch
+from watchdog.collectors.runner import Runner
+from watchdog.core.facts import Absent, Disk, Driver, Fact, Known, Memory
+from watchdog.core.gates import disk_gate, lock_gate, memory_gate
+from watchdog.core.seen import Gate
+from watchdog.core.view import CollectorView
+from watchdog.folders import JobFolders
+from watchdog.ledger import Ledger
+from watchdog.settings import Settings
+
+_DRIVER_EVERY_S = 60.0
+_CHORES_EVERY_S = 5.0
+_DEADLINE_S = 10.0
+
+
+class HostWatch:
+    """The newest facts about the host. For use from the loop alone."""
+
+    def __init__(self, settings: Settings, folders: JobFolders, clock: Clock) -> None:
+        self._settings = settings
+        self._folders = folders
+        self._clock = clock
+        self._runner = Runner(clock)
+        self._roots = Roots()
+        self._every_s = max(1.0, settings.loop.period_s)
+        places = {"state": folders.state, "checkpoints": folders.checkpoints}
+        self._disks = {
+            purpose: DiskReader(str(path), purpose, self._roots, clock) for purpose, path in places.items()
+        }
+        self._driver = DriverReader(self._roots, clock)
+
+    def memory(self) -> Fact[Memory]:
+        return self._runner.poll(
+            "memory", lambda: read_memory(self._roots, self._clock), every_s=self._every_s, deadline_s=_DEADLINE_S
+        ).fact
+
+    def disks(self) -> tuple[Fact[Disk], ...]:
+        return tuple(
+            self._runner.poll(
+                f"disk_{purpose}", reader.read, every_s=self._every_s, deadline_s=_DEADLINE_S
+            ).fact
+            for purpose, reader in self._disks.items()
+        )
+
+    def driver(self) -> Fact[Driver]:
+        return self._runner.poll(
+            "driver", self._driver.read, every_s=_DRIVER_EVERY_S, deadline_s=2 * _DEADLINE_S
+        ).fact
+
+    def gates(self, *, lock_intact: bool) -> tuple[Gate, ...]:
+        """The conditions for a launch, as they stand now; none while a first answer is still on its way."""
+        memory, disks = self.memory(), self.disks()
+        if not {"memory", *(f"disk_{purpose}" for purpose in self._disks)} <= self._runner.views().keys():
+            return ()
+        return (
+            lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
+            memory_gate(memory, self._settings.memory.need_bytes),
+            *(disk_gate(disk, self._settings.disk.need_bytes) for disk in disks),
+        )
+
+    def views(self) -> dict[str, CollectorView]:
+        self.driver()
+        return self._runner.views()
+
+    def ask_afresh(self) -> None:
+        """After a gap in our schedule: what was read before it is not believed any more."""
+        self._runner.ask_afresh()
+
+    def tend(self, watch: RunWatch | None, ledger: Ledger) -> None:
+        """The chores, now and then, beside the loop."""
+        log = None if watch is None else watch.folder.log
+        limit = self._settings.log.limit_bytes
+
+        def chores() -> Fact[int]:
+            released = 0
+            if log is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    released = punch_front(log, limit)
+            ledger.tend()
+            drop_old_runs(self._folders.state / "runs", self._settings.log.runs)
+            return Known(released, self._clock.monotonic())
+
+        self._runner.poll("chores", chores, every_s=_CHORES_EVERY_S, deadline_s=_DEADLINE_S)
+
+
+def drop_old_runs(folder: Path, keep: int) -> None:
+    """Delete run folders beyond the newest `keep`: logs, beats and exit records of runs long over. Raises OSError."""
+    try:
+        runs = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
+    numbered = [(int(entry.name.split("-")[0]), entry) for entry in runs if entry.name.split("-")[0].isdigit()]
+    for _, entry in sorted(numbered, key=lambda pair: pair[0])[:-keep]:
+        shutil.rmtree(entry.path)
+
+
+def absent_or(fact: Fact[Driver]) -> str | None:
+    """The sentence that is said once on a host without a driver."""
+    return "no NVIDIA driver: GPU checks are absent, not passed" if isinstance(fact, Absent) else None

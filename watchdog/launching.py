@@ -1,0 +1,111 @@
+"""Carrying out a launch: the record of it in the ledger, the order, the shim, and what is watched from then on."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from watchdog.actuators.launch import LaunchOrder, launch, ticks_now
+from watchdog.clock import Clock
+from watchdog.collectors.run import RunWatch
+from watchdog.core.causes import Cause
+from watchdog.core.choice import Checkpoint
+from watchdog.core.decide import launched
+from watchdog.core.history import History
+from watchdog.core.restore import run_state
+from watchdog.core.runrecord import Expectation, RunRecord
+from watchdog.core.seen import Trouble
+from watchdog.core.state import Record, State
+from watchdog.errors import HeldError, RecordingError, StateError
+from watchdog.masking import mask_command
+from watchdog.opening import OpenJob
+from watchdog.settings import Settings
+
+BUILT_IN_COMMAND = (sys.executable, "-P", "-m", "trainer", "train")
+
+
+def command_of(settings: Settings) -> tuple[str, ...]:
+    """What is executed: the configured command, or the bundled trainer."""
+    return BUILT_IN_COMMAND if settings.job.built_in else settings.job.command
+
+
+def launch_run(
+    settings: Settings,
+    job: OpenJob,
+    history: History,
+    checkpoint: Checkpoint | None,
+    state: State,
+    clock: Clock,
+    record: Callable[[list[Record]], None],
+) -> tuple[RunWatch, State] | Trouble:
+    """Launch what was decided. Nothing is started that could not be recorded; then the trouble is returned."""
+    number = history.last_number + 1
+    run_id = f"{number}-{secrets.token_hex(4)}"
+    baseline = -1 if checkpoint is None else checkpoint.step
+    order = RunRecord(
+        run_id=run_id,
+        number=number,
+        job=settings.job.name,
+        boot_id=job.host.boot_id,
+        pid_namespace=job.host.pid_namespace,
+        started_ticks=ticks_now(),
+        started_wall_s=clock.wall(),
+        folder=str(job.folders.run(run_id).path),
+        level=settings.job.level,
+        baseline_step=baseline,
+        expectation=Expectation(
+            fresh=checkpoint is None,
+            step=None if checkpoint is None else checkpoint.step,
+            digest=None if checkpoint is None else checkpoint.digest,
+        ),
+    )
+    command = command_of(settings)
+    origin = "a first start" if checkpoint is None else f"step {checkpoint.step} {checkpoint.digest[:12]}…"
+    if settings.job.level < 2:
+        origin = "its beginning (no checkpoints are demanded of it)"
+    data = {
+        "number": number,
+        "run_id": run_id,
+        "resume_step": None if checkpoint is None else checkpoint.step,
+        "digest": None if checkpoint is None else checkpoint.digest,
+        "baseline_step": baseline,
+        "command": mask_command(command),
+    }
+    try:
+        record([Record("run_launching", f"run {number} starts from {origin}", data)])
+    except RecordingError as error:
+        return Trouble(words=str(error))
+    try:
+        child = launch(
+            LaunchOrder(
+                record=order,
+                command=command,
+                directory=settings.job.directory,
+                environment=settings.job.environment,
+                manifest=None if checkpoint is None else Path(checkpoint.manifest),
+            ),
+            job.folders,
+        )
+    except (HeldError, StateError) as error:
+        ended = {
+            "number": number,
+            "run_id": run_id,
+            "cause": Cause.NOT_STARTED.value,
+            "words": str(error),
+            "baseline_step": baseline,
+        }
+        weighed = {"run_id": run_id, "cause": Cause.NOT_STARTED.value, "failures": state.failures}
+        try:
+            record(
+                [
+                    Record("run_ended", f"run {number} was not started: {error}", ended),
+                    Record("run_weighed", f"run {number} counts as not started", weighed),
+                ]
+            )
+        except RecordingError as second:
+            return Trouble(words=f"{error}; {second}")
+        return Trouble(words=str(error))
+    watch = RunWatch(order, child)
+    return watch, launched(state, run_state(order, clock.monotonic()), clock.monotonic())

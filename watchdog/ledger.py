@@ -1,0 +1,205 @@
+"""The ledger: an append-only record, one JSON object a line, from which everything is rebuilt.
+
+The writer has a thread of its own and a deadline: what could not be recorded is not done (`RecordingError`). A full
+disk first releases a 1 MiB ballast file that is kept for this. Opening closes a torn last line; garbage in the
+middle is passed over and counted, never removed.
+Refuses to interpret: core/history.py folds the events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from watchdog.clock import Clock
+from watchdog.core.history import Event
+from watchdog.errors import RecordingError, StateError
+
+BALLAST_BYTES = 1024 * 1024
+LINE_LIMIT_BYTES = 256 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def parse_line(line: bytes) -> Event | None:
+    """One event, or None when the line is none."""
+    if len(line) > LINE_LIMIT_BYTES:
+        return None
+    try:
+        record = json.loads(line)
+        return Event(
+            seq=int(record["seq"]),
+            wall_s=float(record["wall_s"]),
+            kind=str(record["event"]),
+            sentence=str(record["sentence"]),
+            data=dict(record.get("data") or {}),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def read_events(path: Path) -> tuple[tuple[Event, ...], int]:
+    """All events in order, and how many lines were none. A missing file has none. Raises StateError."""
+    events: list[Event] = []
+    bad = 0
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if not line.strip():
+                    continue
+                event = parse_line(line)
+                if event is None:
+                    bad += 1
+                else:
+                    events.append(event)
+    except FileNotFoundError:
+        return (), 0
+    except OSError as error:
+        raise StateError(f"cannot read the ledger {path}: {error.strerror}") from error
+    return tuple(events), bad
+
+
+class Ledger:
+    """The one writer of a job's ledger; whoever makes one holds the supervisor lock."""
+
+    def __init__(self, path: Path, ballast: Path, *, clock: Clock, boot_id: str, deadline_s: float = 5.0) -> None:
+        """Open for append and close a torn last line. Raises StateError."""
+        self.path = path
+        self._ballast = ballast
+        self._clock = clock
+        self._boot_id = boot_id
+        self._deadline_s = deadline_s
+        self.events, self.bad_lines = read_events(path)
+        self._seq = self.events[-1].seq if self.events else 0
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            size = os.fstat(self._fd).st_size
+            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        except OSError as error:
+            raise StateError(
+                f"cannot open the ledger {path}: {error.strerror}; "
+                "make the state folder writable, or set [state] folder"
+            ) from error
+        self._keep_ballast()
+        self._queue: queue.SimpleQueue[tuple[bytes, _Receipt] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="ledger", daemon=True)
+        self._thread.start()
+
+    def record(self, kind: str, sentence: str, **data: Any) -> Event:
+        """Write one event and wait until it is on disk. Raises RecordingError: then the action must not be done."""
+        return self.record_all([(kind, sentence, data)])[0]
+
+    def record_all(self, entries: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[Event]:
+        """Write several events at once, all or none of them. Raises RecordingError."""
+        wall_s = self._clock.wall()
+        events = [
+            Event(seq=self._seq + number, wall_s=wall_s, kind=kind, sentence=sentence, data=data)
+            for number, (kind, sentence, data) in enumerate(entries, start=1)
+        ]
+        lines = b"".join(self._line(event) for event in events)
+        receipt = _Receipt()
+        self._queue.put((lines, receipt))
+        if not receipt.done.wait(self._deadline_s):
+            # It may still arrive; a number used twice is harmless, one event taken for another is not.
+            self._seq += len(events)
+            raise RecordingError(
+                f"the ledger {self.path} took no record for {self._deadline_s:g} s; the disk under it hangs"
+            )
+        if receipt.error is not None:
+            raise RecordingError(f"the ledger {self.path} took no record: {receipt.error.strerror}; free disk space")
+        self._seq += len(events)
+        return events
+
+    def _line(self, event: Event) -> bytes:
+        record = {
+            "seq": event.seq,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.wall_s)),
+            "wall_s": round(event.wall_s, 3),
+            "monotonic_s": round(self._clock.monotonic(), 3),
+            "boot_id": self._boot_id,
+            "event": event.kind,
+            "sentence": event.sentence,
+            "data": dict(event.data),
+        }
+        return json.dumps(record, allow_nan=False).encode() + b"\n"
+
+    def close(self) -> None:
+        """Write what is queued and stop; does not wait for a hanging disk."""
+        self._queue.put(None)
+        self._thread.join(self._deadline_s)
+
+    def tend(self) -> None:
+        """Put the ballast back when there is room again; call it now and then."""
+        self._keep_ballast()
+
+    def _write_all(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            line, receipt = item
+            try:
+                self._append(line)
+            except OSError as error:
+                receipt.error = error
+            receipt.done.set()
+
+    def _append(self, line: bytes) -> None:
+        try:
+            self._append_once(line)
+        except OSError as error:
+            if error.errno not in _FULL or not self._release_ballast():
+                raise
+            self._append_once(line)
+
+    def _append_once(self, line: bytes) -> None:
+        """Append a whole line or nothing: what was written of it is cut off again."""
+        before = os.fstat(self._fd).st_size
+        content = (b"\n" if self._torn else b"") + line
+        try:
+            written = 0
+            while written < len(content):
+                written += os.write(self._fd, content[written:])
+            os.fsync(self._fd)
+        except OSError:
+            try:
+                os.ftruncate(self._fd, before)
+            except OSError:
+                self._torn = True  # the next record closes it with a newline
+            raise
+        self._torn = False
+
+    def _release_ballast(self) -> bool:
+        try:
+            size = os.stat(self._ballast).st_size
+            os.unlink(self._ballast)
+        except FileNotFoundError:
+            return False
+        return size > 0
+
+    def _keep_ballast(self) -> None:
+        """Write the ballast for real (a sparse file would hold nothing), unless the disk is nearly full."""
+        with contextlib.suppress(OSError):  # without ballast we are merely less safe; the disk check says so
+            if self._ballast.exists():
+                return
+            room = os.statvfs(self._ballast.parent)
+            if room.f_bavail * room.f_frsize < 4 * BALLAST_BYTES:
+                return
+            temporary = self._ballast.with_suffix(".tmp")
+            temporary.write_bytes(os.urandom(BALLAST_BYTES))  # random: a compressing file system must not shrink it
+            os.rename(temporary, self._ballast)
+
+
+class _Receipt:
+    """What the writer thread says about one record."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: OSError | None = None

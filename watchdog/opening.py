@@ -1,0 +1,187 @@
+"""Taking a job: its folders, its supervisor lock, its ledger, and the run that may still be alive.
+
+Everything that must be right before the loop begins, in the order in which it is safe: the lock first, so that
+nothing is written into a job that somebody else supervises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from watchdog import contract
+from watchdog.actuators.locks import (
+    SupervisorLock,
+    make_control_folder,
+    require_true_flock,
+    take_run_lock,
+    take_supervisor_lock,
+)
+from watchdog.clock import Clock
+from watchdog.collectors.filesystems import filesystem_of, has_true_flock
+from watchdog.collectors.processes import this_host
+from watchdog.collectors.run import RunWatch
+from watchdog.core.causes import Cause
+from watchdog.core.history import History, fold
+from watchdog.core.identity import Host, ProcessId
+from watchdog.core.runrecord import RunRecord
+from watchdog.core.seen import Shim
+from watchdog.core.state import Ended
+from watchdog.errors import StateError
+from watchdog.folders import JobFolders, job_folders
+from watchdog.ledger import Ledger
+from watchdog.masking import mask_command
+from watchdog.settings import Settings
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class OpenJob:
+    """A job that is ours: nobody else supervises it as long as `lock` is open."""
+
+    folders: JobFolders
+    lock: SupervisorLock
+    ledger: Ledger
+    history: History
+    host: Host
+    watch: RunWatch | None
+
+
+def folders_of(settings: Settings) -> JobFolders:
+    """The job's folders. Touches nothing; whether the checkpoints are on a native file system is read from mountinfo."""
+    try:
+        native = has_true_flock(filesystem_of(settings.job.checkpoints))
+    except (OSError, ValueError):
+        native = False
+    return job_folders(
+        state=settings.state.folder,
+        job=settings.job.name,
+        checkpoints=settings.job.checkpoints,
+        native_checkpoints=native,
+    )
+
+
+def take(folders: JobFolders, clock: Clock, argv: list[str]) -> SupervisorLock:
+    """The supervisor lock. Raises HeldError with who has it, StateError for a path that cannot be used."""
+    require_true_flock(folders.control)
+    make_control_folder(folders.control)
+    wall_s = clock.wall()
+    me = os.getpid()
+    return take_supervisor_lock(
+        folders.supervisor_lock,
+        me=ProcessId(me, contract.start_ticks(me)),
+        wall_s=wall_s,
+        command=" ".join(mask_command(argv)),
+        when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s)),
+    )
+
+
+def open_ledger(folders: JobFolders, clock: Clock, host: Host) -> Ledger:
+    """The job's ledger, in a state folder that is made if need be. Raises StateError."""
+    try:
+        folders.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StateError(
+            f"cannot make the state folder {folders.state}: {error.strerror}; set [state] folder to one you may write"
+        ) from error
+    return Ledger(folders.ledger, folders.ballast, clock=clock, boot_id=host.boot_id)
+
+
+def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
+    """Take the job and find out what became of its last run. Raises HeldError, StateError, RecordingError."""
+    folders = folders_of(settings)
+    host = this_host()
+    lock = take(folders, clock, argv)
+    try:
+        ledger = open_ledger(folders, clock, host)
+        try:
+            folders.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"cannot make the checkpoint folder {folders.checkpoints}: {error.strerror}") from error
+        history = fold(ledger.events)
+        watch, lost = find_run(folders, history, host)
+        if lost is not None:
+            words = f"run {lost.number} {lost.words}; nothing of it lives"
+            event = ledger.record("run_ended", words, **(dataclasses.asdict(lost) | {"cause": lost.cause.value}))
+            history = fold([event], history)
+    except BaseException:
+        lock.close()
+        raise
+    return OpenJob(folders=folders, lock=lock, ledger=ledger, history=history, host=host, watch=watch)
+
+
+def read_run_record(path: Path) -> RunRecord | None:
+    """The record of the last run, None when there never was one. Raises StateError for one that cannot be read."""
+    try:
+        return RunRecord.from_record(contract.read_json(path, "run record"))
+    except FileNotFoundError:
+        return None
+    except (OSError, contract.ContractError) as error:
+        raise StateError(f"the run record cannot be read: {error}") from error
+
+
+def run_lock_is_free(folders: JobFolders) -> bool:
+    """Nobody holds a share. Only the holder of the supervisor lock may ask."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = take_run_lock(folders.run_lock)
+        if lock is None:
+            return False
+        lock.close()
+    return True
+
+
+def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatch | None, Ended | None]:
+    """(the run to adopt, None), or (None, the end of a run that the ledger believes alive), or neither.
+
+    Raises StateError when a run lives that cannot be watched from here, or may do so.
+    """
+    open_run = history.open_run
+    try:
+        record = read_run_record(folders.run_record)
+    except StateError as error:
+        if not run_lock_is_free(folders):
+            raise StateError(f"{error}; a run holds the run lock and cannot be adopted: end it by hand") from error
+        record = None
+    if record is None or (open_run is not None and open_run["run_id"] != record.run_id):
+        return None, _never_started(open_run)
+    if open_run is None and history.last_run_id == record.run_id:
+        return None, None
+    is_ours = open_run is not None
+    if record.boot_id != host.boot_id:
+        return None, _gone(record, "was alive when the host went down", Cause.HOST_RESTARTED) if is_ours else None
+    if record.pid_namespace != host.pid_namespace:
+        if not run_lock_is_free(folders):
+            raise StateError(
+                f"run {record.run_id} lives in another pid namespace (another container) and cannot be watched "
+                "from here; start the watchdog there, or end it there"
+            )
+        return None, _gone(record, "was alive in another pid namespace", Cause.UNKNOWN) if is_ours else None
+    watch = RunWatch(record)
+    state = watch.shim()
+    if state is Shim.STARTING and run_lock_is_free(folders):
+        watch.close()
+        return None, _never_started(open_run)
+    if state in (Shim.ENDED, Shim.NEVER) and not is_ours:
+        watch.close()
+        return None, None
+    return watch, None
+
+
+def _never_started(open_run: object) -> Ended | None:
+    if not isinstance(open_run, dict):
+        return None
+    return Ended(
+        number=int(open_run["number"]),
+        run_id=str(open_run["run_id"]),
+        cause=Cause.NOT_STARTED,
+        words="was recorded and never started",
+        baseline_step=int(open_run["baseline_step"]),
+    )
+
+
+def _gone(record: RunRecord, words: str, cause: Cause) -> Ended:
+    return Ended(
+        number=record.number, run_id=record.run_id, cause=cause, words=words, baseline_step=record.baseline_step
+    )

@@ -1,0 +1,173 @@
+"""Words for people and JSON for machines, made from views. Pure: text in, text out.
+
+Says what was seen, with figures and units, before what it means. Never more than was proven.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog.contract import encode_number
+from watchdog.core.gates import gib
+from watchdog.core.view import RunView, StatusView
+
+_BAR = 10
+
+
+def duration(seconds: float) -> str:
+    """`2.1 s`, `45 s`, `3 min`, `5 h 12 min`, `2 d 3 h`."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def count(number: float) -> str:
+    """`950`, `1.2 k`, `7.1 M`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f}"
+
+
+def bar(fraction: float) -> str:
+    """A bar of ten blocks."""
+    full = round(max(0.0, min(1.0, fraction)) * _BAR)
+    return "▇" * full + "▁" * (_BAR - full)
+
+
+def live_line(view: StatusView) -> str:
+    """The one line that follows a run: phase or step, loss, speed, time to go."""
+    run = view.run
+    if view.state == "backoff" and view.next_launch_s is not None:
+        return f"{'wait':<9} next run in {duration(view.next_launch_s)}"
+    if run is None or not run.alive:
+        return ""
+    parts = [f"run {run.number:<5} {_progress(run)}"]
+    if run.loss is not None:
+        parts.append(f"loss {run.loss:.3f}")
+    if run.tokens_per_s is not None:
+        parts.append(f"{count(run.tokens_per_s)} tok/s")
+    if run.eta_s is not None:
+        parts.append(f"eta {duration(run.eta_s)}")
+    if run.beat_age_s is not None and run.beat_age_s > 5:
+        parts.append(f"last beat {duration(run.beat_age_s)} ago")
+    return "  ".join(parts)
+
+
+def _progress(run: RunView) -> str:
+    if run.phase is None:
+        return f"starting, pid {run.leader_pid}" if run.leader_pid else "starting"
+    if run.progress is not None:
+        return f"{run.phase} {bar(run.progress)} {run.progress * 100:3.0f} %  {run.status or ''}".rstrip()
+    if run.step is not None and run.target_step:
+        phase = "" if run.phase == "train" else f" · {run.phase}"
+        return f"step {run.step}/{run.target_step} {bar(run.step / run.target_step)}{phase}"
+    if run.step is not None:
+        return f"step {run.step} · {run.phase}"
+    return f"{run.phase}{': ' + run.status if run.status else ''}"
+
+
+def status_lines(view: StatusView) -> list[str]:
+    """`watchdog status` for people."""
+    since = duration(max(0.0, view.now_wall_s - view.since_wall_s))
+    who = f"supervisor pid {view.supervisor_pid}" if view.supervisor_pid else "no supervisor runs"
+    lines = [f"{'job':<11} {view.job} · {view.state} for {since} · {who}"]
+    if view.hold_reason:
+        lines.append(f"{'HOLD':<11} {view.hold_reason}")
+        if view.last_error:
+            lines.append(f"{'last error':<11} {view.last_error}")
+        lines.append(f"{'next':<11} remove the reason, then: watchdog relaunch")
+    run = view.run
+    if run is not None:
+        how = "adopted" if run.adopted else "launched"
+        alive = f"{how}, pid {run.beat_pid or run.leader_pid}" if run.alive else "over"
+        lines.append(f"{'run ' + str(run.number):<11} {alive} · {_progress(run)}" if run.alive else
+                     f"{'run ' + str(run.number):<11} {alive}")
+        if run.alive and run.loss is not None:
+            figures = f"loss {run.loss:.4f}"
+            if run.gradient_norm is not None:
+                figures += f" · gradient norm {run.gradient_norm:.3g}"
+            if run.learning_rate is not None:
+                figures += f" · learning rate {run.learning_rate:.3g}"
+            lines.append(f"{'':<11} {figures}")
+        if run.alive and run.beat_age_s is not None:
+            deadline = f", allowed {duration(run.beat_deadline_s)}" if run.beat_deadline_s else ""
+            lines.append(f"{'beat':<11} {duration(run.beat_age_s)} ago{deadline}")
+    if view.checkpoint_step is not None:
+        age = f", {duration(view.checkpoint_age_s)} old" if view.checkpoint_age_s is not None else ""
+        lines.append(f"{'checkpoint':<11} step {view.checkpoint_step} verified {(view.checkpoint_digest or '')[:12]}…{age}")
+    failures = f"{view.failures} of {view.failure_limit} failures in a row without a new checkpoint"
+    lines.append(f"{'budget':<11} {failures} · {view.restarts} restarts · {view.steps_repeated} steps repeated")
+    if view.memory_available_bytes is not None:
+        need = f", the job states {gib(view.memory_need_bytes)}" if view.memory_need_bytes is not None else ""
+        lines.append(f"{'memory':<11} {gib(view.memory_available_bytes)} GiB available{need}")
+    if view.sentence:
+        lines.append(f"{'last':<11} {view.sentence}")
+    lines.append(f"{'files':<11} checkpoints {view.checkpoints}")
+    lines.append(f"{'':<11} ledger      {view.ledger}")
+    if run is not None and run.log:
+        lines.append(f"{'':<11} log         {run.log}")
+    if view.metrics_url:
+        lines.append(f"{'':<11} metrics     {view.metrics_url}")
+    return lines
+
+
+def status_record(view: StatusView) -> dict[str, Any]:
+    """`watchdog status --json`: the view field by field, non-finite numbers as strings."""
+    return {"format": 1, **_plain(dataclasses.asdict(view))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, float):
+        return encode_number(value)
+    return value
+
+
+def view_from_record(record: Mapping[str, Any]) -> StatusView:
+    """The view that a supervisor sent. Raises TypeError, KeyError, ValueError for what is none."""
+    fields = {field.name for field in dataclasses.fields(StatusView)}
+    values = {name: value for name, value in record.items() if name in fields}
+    if values.get("run") is not None:
+        known = {field.name for field in dataclasses.fields(RunView)}
+        run = {name: value for name, value in values["run"].items() if name in known}
+        for name in ("loss", "gradient_norm", "learning_rate"):
+            run[name] = float(run[name]) if run.get(name) is not None else None
+        values["run"] = RunView(**run)
+    return StatusView(**values)
+
+
+def summary_lines(view: StatusView, summary: Mapping[str, Any] | None, wall_s: float | None) -> list[str]:
+    """What a finished job says of itself: from the trainer's own summary where it left one."""
+    steps = view.checkpoint_step
+    restarts = "1 restart" if view.restarts == 1 else f"{view.restarts} restarts"
+    first = []
+    if summary is not None:
+        first.append(f"{summary['steps']} steps")
+        first.append(f"{count(float(summary['tokens']))} tokens")
+        first.append(f"loss {float(summary['first_loss']):.2f} → {float(summary['last_loss']):.2f}")
+        first.append(
+            f"validation {float(summary['validation_loss']):.3f} ({float(summary['ratio']):.2f} of unigram entropy)"
+        )
+    elif steps is not None:
+        first.append(f"{steps} steps")
+    first.append(f"{restarts}, {view.steps_repeated} steps repeated")
+    if wall_s is not None:
+        first.append(f"in {duration(wall_s)}")
+    digest = f" {view.checkpoint_digest[:12]}…" if view.checkpoint_digest else ""
+    lines = [" · ".join(first)]
+    if view.checkpoint_step is not None:
+        lines.append(f"checkpoint step {view.checkpoint_step} verified{digest} in {view.checkpoints}")
+    lines.append(f"ledger {view.ledger}")
+    return lines

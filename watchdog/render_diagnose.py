@@ -1,0 +1,102 @@
+"""A diagnosis as people and as programs read it.
+
+Responsible for the order (the loudest first), for plain words, and for making what other processes may have written
+(command lines, paths) harmless to a terminal. Colour only repeats what a word says.
+Refuses to print and to judge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from watchdog.checks.catalogue import CATALOGUE
+from watchdog.core.diagnosis import Diagnosis
+from watchdog.core.findings import Finding, Remedy, Severity
+
+FORMAT = 1
+_WORDS = {
+    Severity.CRITICAL: "CRITICAL",
+    Severity.WARNING: "WARNING",
+    Severity.UNKNOWN: "unknown",
+    Severity.OK: "ok",
+}
+_COLOURS = {Severity.CRITICAL: "\x1b[1;31m", Severity.WARNING: "\x1b[33m", Severity.UNKNOWN: "\x1b[36m"}
+_RESET = "\x1b[0m"
+_ABSENT = "absent"
+_WIDTH = 10  # of the first word, so that what follows stands in one column
+
+
+class _Stream(Protocol):
+    def isatty(self) -> bool: ...
+
+
+def wants_colour(stream: _Stream, environ: Mapping[str, str]) -> bool:
+    """Only on a terminal that knows colours, and not where NO_COLOR is set (no-color.org)."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+
+
+def printable(text: str) -> str:
+    """Control characters and broken bytes as escapes: a process may call itself what it likes."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape", "backslashreplace").decode()
+        for character in text
+    )
+
+
+def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = False) -> str:
+    """Lines for a person, without a newline at the end. `everything` also shows what is ok."""
+    lines: list[str] = []
+    quiet = 0
+    for finding in sorted(diagnosis.findings, key=lambda finding: -finding.severity):
+        is_absent = finding.severity is Severity.OK and finding.check in diagnosis.absent
+        if finding.severity is Severity.OK and not is_absent and not everything:
+            quiet += 1
+            continue
+        lines.extend(_lines(finding, is_absent, colour))
+    if quiet:
+        more = " more" if lines else ""
+        lines.append(f"{'ok':<{_WIDTH}}{quiet}{more} {'finding' if quiet == 1 else 'findings'}   (--all to see them)")
+    return "\n".join(lines)
+
+
+def _lines(finding: Finding, is_absent: bool, colour: bool) -> list[str]:
+    word = _ABSENT if is_absent else _WORDS[finding.severity]
+    padded = f"{word:<{_WIDTH}}"
+    if colour and finding.severity in _COLOURS:
+        padded = f"{_COLOURS[finding.severity]}{word}{_RESET}{' ' * (_WIDTH - len(word))}"
+    lines = [f"{padded}{printable(finding.subject)} · {printable(finding.reason)}"]
+    lines.extend(f"  {printable(line)}" for line in finding.evidence)
+    if finding.remedy is not Remedy.NONE:
+        lines.append(f"  {'next':<{_WIDTH - 2}}{finding.remedy.value}")
+    return lines
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis for programs; `format` is raised when a field changes its meaning or goes away."""
+    return {
+        "format": FORMAT,
+        "exit_code": diagnosis.exit_code,
+        "taken_wall_s": diagnosis.taken_wall_s,
+        "findings": [
+            {
+                "check": finding.check,
+                "severity": finding.severity.name.lower(),
+                "absent": finding.severity is Severity.OK and finding.check in diagnosis.absent,
+                "subject": printable(finding.subject),
+                "reason": printable(finding.reason),
+                "evidence": [printable(line) for line in finding.evidence],
+                "remedy": finding.remedy.name.lower(),
+                "next": None if finding.remedy is Remedy.NONE else finding.remedy.value,
+            }
+            for finding in diagnosis.findings
+        ],
+        "collectors": {name: dataclasses.asdict(view) for name, view in diagnosis.collectors.items()},
+    }
+
+
+def listing() -> str:
+    """The catalogue: what each check proves, in the order in which they are told."""
+    width = max(len(check.name) for check in CATALOGUE) + 2
+    return "\n".join(f"{check.name:<{width}}{check.proves}" for check in CATALOGUE)

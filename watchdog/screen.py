@@ -1,0 +1,99 @@
+"""What the supervisor says: to the terminal as long as there is one, and always to its own log.
+
+Responsible for one live line at the bottom of a terminal, for lines now and then where there is none, for going on
+in silence when the terminal is closed (print raises EIO then), and for keeping its log bounded.
+Refuses to know what the words mean (render.py makes them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+LOG_LIMIT_BYTES = 4 * 1024 * 1024
+QUIET_EVERY_S = 15.0  # how often the live line is said where there is no terminal
+
+
+class Screen:
+    """Words go to `out` (None: nobody listens) and to `log` (None: no log yet)."""
+
+    def __init__(self, out: TextIO | None = None, *, quiet: bool = False) -> None:
+        self._out = sys.stdout if out is None else out
+        self._deaf = quiet
+        self._terminal = not quiet and self._out.isatty()
+        self._live = ""
+        self._said_live_s = -QUIET_EVERY_S
+        self._log: Path | None = None
+
+    def log_to(self, path: Path) -> None:
+        """From now on everything is also written to this file."""
+        self._log = path
+
+    def detach(self) -> None:
+        """The terminal is gone: from now on to the log only."""
+        self._deaf = True
+
+    def line(self, label: str, text: str) -> None:
+        """One lasting line: a label of up to nine characters, and a text; further lines of it are indented."""
+        # A sentence of the ledger stands by itself ("run 3 exit 1"); beside its label it need not say it twice.
+        first, *rest = text.removeprefix(label).removeprefix(":").strip().split("\n")
+        lines = [f"{label:<9} {first}", *(f"{'':<9} {more}" for more in rest)]
+        self._clear()
+        for each in lines:
+            self._print(each + "\n")
+        self._redraw()
+        self._write_log(lines)
+
+    def live(self, text: str, now_s: float) -> None:
+        """The line that changes: redrawn on a terminal, said every few seconds elsewhere."""
+        if self._terminal:
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            text = text[:width]
+            if text != self._live:
+                self._clear()
+                self._live = text
+                self._redraw()
+        elif now_s - self._said_live_s >= QUIET_EVERY_S and text:
+            self._said_live_s = now_s
+            self._print(text + "\n")
+
+    def end_live(self) -> None:
+        """Leave the live line standing as it is; call once before the process leaves."""
+        if self._terminal and self._live:
+            self._print("\n")
+        self._live = ""
+
+    def _clear(self) -> None:
+        if self._terminal and self._live:
+            self._print("\r\x1b[K")
+
+    def _redraw(self) -> None:
+        if self._terminal and self._live:
+            self._print(self._live)
+
+    def _print(self, text: str) -> None:
+        if self._deaf:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except (OSError, ValueError):  # closed terminal (EIO), closed pipe, full disk behind a redirection
+            self._deaf = True
+            with contextlib.suppress(OSError, ValueError):
+                # Else the interpreter tries once more at its end, and its failure becomes our exit code.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
+
+    def _write_log(self, lines: list[str]) -> None:
+        if self._log is None:
+            return
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with contextlib.suppress(OSError):  # the ledger has it as well; a full disk must not end the loop here
+            if self._log.exists() and self._log.stat().st_size > LOG_LIMIT_BYTES:
+                self._log.replace(self._log.with_suffix(".log.1"))
+            with open(self._log, "a", encoding="utf-8") as file:
+                file.writelines(f"{stamp} {line}\n" for line in lines)

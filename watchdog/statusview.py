@@ -1,0 +1,186 @@
+"""Making the view of a job: from the living loop, or from the ledger alone when nobody supervises."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from watchdog.core.decide import beat_deadline
+from watchdog.core.facts import Known
+from watchdog.core.history import History
+from watchdog.core.pace import Pace
+from watchdog.core.seen import Seen, Shim
+from watchdog.core.state import Phase, Policy, State
+from watchdog.core.view import RunView, StatusView
+from watchdog.settings import Settings
+
+if TYPE_CHECKING:
+    from watchdog.clock import Clock
+    from watchdog.collectors.run import RunWatch
+    from watchdog.folders import JobFolders
+    from watchdog.hostwatch import HostWatch
+    from watchdog.opening import OpenJob
+
+_LABELS = {
+    "supervisor_started": "watchdog",
+    "supervisor_leaving": "watchdog",
+    "gap": "watchdog",
+    "ledger_damaged": "watchdog",
+    "checkpoint_verified": "verified",
+    "checkpoint_doubtful": "doubtful",
+    "checkpoint_refused": "refused",
+    "checkpoint_moved": "refused",
+    "checkpoint_stays": "refused",
+    "signal_sent": "signal",
+    "run_killing": "kill",
+    "run_killed": "kill",
+    "hold": "HOLD",
+    "lifted": "lifted",
+    "finished": "finished",
+    "archived": "archived",
+}
+
+
+def label_of(kind: str, data: Mapping[str, Any], history: History) -> str:
+    """The word at the beginning of a line on the screen."""
+    return _LABELS.get(kind, f"run {data.get('number', history.last_number)}")
+
+
+def make_view(
+    settings: Settings,
+    job: OpenJob,
+    state: State,
+    history: History,
+    clock: Clock,
+    *,
+    seen: Seen | None = None,
+    watch: RunWatch | None = None,
+    pace: Pace | None = None,
+    policy: Policy | None = None,
+    host: HostWatch | None = None,
+    verified_s: Mapping[int, float] | None = None,
+    metrics_url: str | None = None,
+) -> StatusView:
+    """The view of one turn. Reads nothing: everything was gathered before."""
+    import os
+
+    now_s, wall_s = clock.monotonic(), clock.wall()
+    newest = history.newest
+    memory = None if host is None else host.memory()
+    age = None if newest is None or not verified_s else verified_s.get(newest.step)
+    return StatusView(
+        job=settings.job.name,
+        state=state.phase.value,
+        since_wall_s=wall_s - (now_s - state.since_s),
+        now_wall_s=wall_s,
+        sentence=history.last_sentence,
+        hold_reason=state.hold,
+        last_error=history.last_error,
+        supervisor_pid=os.getpid(),
+        run=_run_view(state, seen, watch, pace, policy, now_s),
+        runs_by_cause=history.runs_by_cause,
+        failures=state.failures,
+        failure_limit=settings.relaunch.failures,
+        restarts=history.restarts,
+        steps_repeated=history.steps_repeated,
+        next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
+        checkpoint_step=None if newest is None else newest.step,
+        checkpoint_digest=None if newest is None else newest.digest,
+        checkpoint_age_s=None if age is None else now_s - age,
+        memory_available_bytes=memory.value.available_bytes if isinstance(memory, Known) else None,
+        memory_need_bytes=settings.memory.need_bytes,
+        collectors={} if host is None else host.views(),
+        checkpoints=str(job.folders.checkpoints),
+        ledger=str(job.folders.ledger),
+        metrics_url=metrics_url,
+    )
+
+
+def _run_view(
+    state: State,
+    seen: Seen | None,
+    watch: RunWatch | None,
+    pace: Pace | None,
+    policy: Policy | None,
+    now_s: float,
+) -> RunView | None:
+    run = state.run
+    if run is None or watch is None:
+        return None
+    beat = seen.beat.value if seen is not None and isinstance(seen.beat, Known) else None
+    if beat is not None and beat.beat.run_id != run.run_id:
+        beat = None
+    if beat is not None and pace is not None:
+        pace.see(beat.beat)
+    deadline = beat_deadline(run, beat, policy)[1] if policy is not None else None
+    start = watch.start
+    values = None if beat is None else beat.beat
+    return RunView(
+        number=run.number,
+        run_id=run.run_id,
+        alive=seen is None or seen.shim in (Shim.STARTING, Shim.ALIVE, Shim.LOST),
+        shim_pid=None if start is None else start.shim.pid,
+        leader_pid=None if start is None or start.leader is None else start.leader.pid,
+        beat_pid=None if values is None else values.pid,
+        started_wall_s=watch.record.started_wall_s,
+        adopted=watch.adopted,
+        resume_step=run.expectation.step,
+        acknowledged=run.acknowledged,
+        phase=None if values is None else values.phase,
+        progress=None if values is None else values.progress,
+        status=None if values is None else values.status,
+        step=None if values is None else values.step,
+        target_step=None if values is None else values.target_step,
+        tokens=None if values is None else values.tokens,
+        loss=None if values is None else values.loss,
+        gradient_norm=None if values is None else values.gradient_norm,
+        learning_rate=None if values is None else values.learning_rate,
+        tokens_per_s=None if pace is None else pace.tokens_per_s(),
+        eta_s=None if pace is None else pace.eta_s(),
+        beat_age_s=None if values is None else max(0.0, now_s - values.monotonic_s),
+        beat_deadline_s=deadline,
+        log=str(watch.folder.log),
+    )
+
+
+def view_of_ledger(settings: Settings, folders: JobFolders, history: History) -> StatusView:
+    """What the ledger alone says of a job, when no supervisor runs."""
+    newest = history.newest
+    if history.hold is not None:
+        state = Phase.HOLD.value
+    elif history.finished is not None:
+        state = Phase.FINISHED.value
+    elif history.launches == 0:
+        state = "never started"
+    else:
+        state = "unsupervised"
+    run = None
+    if history.open_run is not None:
+        # Whether it lives is not known from the ledger: the run lock tells, and only a supervisor may ask it.
+        run = RunView(
+            number=int(history.open_run["number"]),
+            run_id=str(history.open_run["run_id"]),
+            alive=False,
+            log=str(folders.run(str(history.open_run["run_id"])).log),
+        )
+    wall_s = time.time()
+    return StatusView(
+        job=settings.job.name,
+        state=state,
+        since_wall_s=history.last_wall_s or wall_s,
+        now_wall_s=wall_s,
+        sentence=history.last_sentence,
+        hold_reason=history.hold,
+        last_error=history.last_error,
+        run=run,
+        runs_by_cause=history.runs_by_cause,
+        failures=history.failures,
+        failure_limit=settings.relaunch.failures,
+        restarts=history.restarts,
+        steps_repeated=history.steps_repeated,
+        checkpoint_step=None if newest is None else newest.step,
+        checkpoint_digest=None if newest is None else newest.digest,
+        checkpoints=str(folders.checkpoints),
+        ledger=str(folders.ledger),
+    )
