@@ -18,15 +18,15 @@ from watchdog.core.history import fold
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_STOPPED, ControlError
 from watchdog.folders import JobFolders
 from watchdog.ledger import read_events
-from watchdog.opening import folders_of
+from watchdog.ledgerview import view_of_ledger
+from watchdog.places import folders_of
 from watchdog.render import duration, view_from_record
 from watchdog.settings import Settings
-from watchdog.statusview import view_of_ledger
 
 if TYPE_CHECKING:
+    from watchdog.core.diagnosis import Diagnosis
     from watchdog.core.facts import BeatFact, Fact
     from watchdog.core.view import StatusView
-    from watchdog.diagnose import Diagnosis
 
 _SAY_EVERY_S = 10.0
 
@@ -54,6 +54,8 @@ def status_of(settings: Settings) -> StatusView:
 
 def _other_supervisor(folders: JobFolders) -> int | None:
     """A supervisor that does not answer at our socket: another user's, or one with another state folder."""
+    if not folders.supervisor_lock.exists():
+        return None
     from watchdog.actuators.locks import read_holder
     from watchdog.collectors.processes import read_process
 

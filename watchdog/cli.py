@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import click
 import typer
 
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, WatchdogError
@@ -28,6 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
+
+# typer brings a click of its own; importing the other one as well would cost 20 ms for the sake of this name.
+USAGE_ERROR: Any = typer.BadParameter.__base__
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The configuration file, instead of a search.")]
 JobOption = Annotated[str | None, typer.Option("--job", help="Which of several jobs.")]
@@ -174,7 +176,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="And leave.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Say it and leave.")
+    ] = False,
 ) -> None:
     """Shared options."""
 
@@ -184,12 +188,10 @@ def main() -> NoReturn:
     asked_to_diagnose = "diagnose" in sys.argv[1:2]
     try:
         code = app(standalone_mode=False) or EXIT_OK
-    except click.exceptions.Exit as leave:
-        code = leave.exit_code
-    except click.ClickException as error:
+    except USAGE_ERROR as error:
         error.show()
         code = 3 if asked_to_diagnose else EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         code = 3 if asked_to_diagnose else EXIT_FAILURE
     except BrokenPipeError:
         # Whoever read us has left (head, less): nothing to say, and nobody to say it to.

@@ -43,9 +43,7 @@ class HostWatch:
         self._roots = Roots()
         self._every_s = max(1.0, settings.loop.period_s)
         places = {"state": folders.state, "checkpoints": folders.checkpoints}
-        self._disks = {
-            purpose: DiskReader(str(path), purpose, self._roots, clock) for purpose, path in places.items()
-        }
+        self._disks = {purpose: DiskReader(str(path), purpose, self._roots, clock) for purpose, path in places.items()}
         self._driver = DriverReader(self._roots, clock)
 
     def memory(self) -> Fact[Memory]:
@@ -55,16 +53,12 @@ class HostWatch:
 
     def disks(self) -> tuple[Fact[Disk], ...]:
         return tuple(
-            self._runner.poll(
-                f"disk_{purpose}", reader.read, every_s=self._every_s, deadline_s=_DEADLINE_S
-            ).fact
+            self._runner.poll(f"disk_{purpose}", reader.read, every_s=self._every_s, deadline_s=_DEADLINE_S).fact
             for purpose, reader in self._disks.items()
         )
 
     def driver(self) -> Fact[Driver]:
-        return self._runner.poll(
-            "driver", self._driver.read, every_s=_DRIVER_EVERY_S, deadline_s=2 * _DEADLINE_S
-        ).fact
+        return self._runner.poll("driver", self._driver.read, every_s=_DRIVER_EVERY_S, deadline_s=2 * _DEADLINE_S).fact
 
     def gates(self, *, lock_intact: bool) -> tuple[Gate, ...]:
         """The conditions for a launch, as they stand now; none while a first answer is still on its way."""

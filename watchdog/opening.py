@@ -21,7 +21,6 @@ from watchdog.actuators.locks import (
     take_supervisor_lock,
 )
 from watchdog.clock import Clock
-from watchdog.collectors.filesystems import filesystem_of, has_true_flock
 from watchdog.collectors.processes import this_host
 from watchdog.collectors.run import RunWatch
 from watchdog.core.causes import Cause
@@ -31,9 +30,10 @@ from watchdog.core.runrecord import RunRecord
 from watchdog.core.seen import Shim
 from watchdog.core.state import Ended
 from watchdog.errors import StateError
-from watchdog.folders import JobFolders, job_folders
+from watchdog.folders import JobFolders
 from watchdog.ledger import Ledger
 from watchdog.masking import mask_command
+from watchdog.places import folders_of
 from watchdog.settings import Settings
 
 
@@ -47,20 +47,6 @@ class OpenJob:
     history: History
     host: Host
     watch: RunWatch | None
-
-
-def folders_of(settings: Settings) -> JobFolders:
-    """The job's folders. Touches nothing; whether the checkpoints are on a native file system is read from mountinfo."""
-    try:
-        native = has_true_flock(filesystem_of(settings.job.checkpoints))
-    except (OSError, ValueError):
-        native = False
-    return job_folders(
-        state=settings.state.folder,
-        job=settings.job.name,
-        checkpoints=settings.job.checkpoints,
-        native_checkpoints=native,
-    )
 
 
 def take(folders: JobFolders, clock: Clock, argv: list[str]) -> SupervisorLock:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from watchdog.contract import encode_number
-from watchdog.core.gates import gib
+from watchdog.core.figures import gib
 from watchdog.core.view import RunView, StatusView
 
 _BAR = 10
@@ -91,8 +91,8 @@ def status_lines(view: StatusView) -> list[str]:
     if run is not None:
         how = "adopted" if run.adopted else "launched"
         alive = f"{how}, pid {run.beat_pid or run.leader_pid}" if run.alive else "over"
-        lines.append(f"{'run ' + str(run.number):<11} {alive} · {_progress(run)}" if run.alive else
-                     f"{'run ' + str(run.number):<11} {alive}")
+        progress = f" · {_progress(run)}" if run.alive else ""
+        lines.append(f"{'run ' + str(run.number):<11} {alive}{progress}")
         if run.alive and run.loss is not None:
             figures = f"loss {run.loss:.4f}"
             if run.gradient_norm is not None:
@@ -105,7 +105,8 @@ def status_lines(view: StatusView) -> list[str]:
             lines.append(f"{'beat':<11} {duration(run.beat_age_s)} ago{deadline}")
     if view.checkpoint_step is not None:
         age = f", {duration(view.checkpoint_age_s)} old" if view.checkpoint_age_s is not None else ""
-        lines.append(f"{'checkpoint':<11} step {view.checkpoint_step} verified {(view.checkpoint_digest or '')[:12]}…{age}")
+        digest = (view.checkpoint_digest or "")[:12]
+        lines.append(f"{'checkpoint':<11} step {view.checkpoint_step} verified {digest}…{age}")
     failures = f"{view.failures} of {view.failure_limit} failures in a row without a new checkpoint"
     lines.append(f"{'budget':<11} {failures} · {view.restarts} restarts · {view.steps_repeated} steps repeated")
     if view.memory_available_bytes is not None:

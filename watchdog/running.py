@@ -17,17 +17,18 @@ from watchdog.checkpoints.quarantine import archive
 from watchdog.clock import Clock, SystemClock
 from watchdog.contract import ContractError, read_json
 from watchdog.core.facts import Known
-from watchdog.core.gates import gib
+from watchdog.core.figures import gib
 from watchdog.core.history import fold
-from watchdog.core.state import Phase
+from watchdog.core.phase import Phase
 from watchdog.core.view import StatusView
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, ControlError, HeldError, SettingsError, StateError
 from watchdog.folders import JobFolders
-from watchdog.opening import OpenJob, folders_of, open_job
+from watchdog.ledgerview import view_of_ledger
+from watchdog.opening import OpenJob, open_job
+from watchdog.places import folders_of
 from watchdog.render import duration, summary_lines
 from watchdog.screen import Screen
 from watchdog.settings import Settings
-from watchdog.statusview import view_of_ledger
 
 _DETACH_PATIENCE_S = 30.0
 
@@ -44,10 +45,7 @@ def require_command(settings: Settings) -> None:
         return
     program = settings.job.command[0]
     path = settings.job.environment.get("PATH", os.environ.get("PATH", os.defpath))
-    if "/" in program:
-        found = shutil.which(settings.job.directory / program)
-    else:
-        found = shutil.which(program, path=path)
+    found = shutil.which(settings.job.directory / program) if "/" in program else shutil.which(program, path=path)
     if found is None:
         raise SettingsError(f"the trainer command {program!r} does not exist or is not executable; nothing was started")
     if not settings.job.directory.is_dir():
@@ -80,9 +78,7 @@ def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: 
         url = None if server is None else server.url
         introduce(settings, job, screen, clock, url)
         policy = policy_from(settings, leave_on_hold=leave_on_hold)
-        supervisor = Supervisor(
-            settings, job, policy, clock=clock, screen=screen, metrics=metrics, metrics_url=url
-        )
+        supervisor = Supervisor(settings, job, policy, clock=clock, screen=screen, metrics=metrics, metrics_url=url)
         code = supervisor.run()
     finally:
         if server is not None:
@@ -144,9 +140,7 @@ def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusVi
         screen.line("next", "go on with: watchdog run")
 
 
-def say_finished(
-    settings: Settings, folders: JobFolders, job: OpenJob, screen: Screen, addition: str | None
-) -> None:
+def say_finished(settings: Settings, folders: JobFolders, job: OpenJob, screen: Screen, addition: str | None) -> None:
     """The summary of a finished job."""
     history = fold(job.ledger.events)
     with contextlib.suppress(StateError):
@@ -203,8 +197,11 @@ def detach(settings: Settings, arguments: list[str]) -> int:
                     print(f"supervisor pid {child.pid} goes on in the background: watchdog status, watchdog logs -f")
                     return EXIT_OK
             time.sleep(0.05)
-    print(f"supervisor pid {child.pid} was started and does not answer after {duration(_DETACH_PATIENCE_S)}; "
-          f"see {folders.screen_log}", file=sys.stderr)
+    print(
+        f"supervisor pid {child.pid} was started and does not answer after {duration(_DETACH_PATIENCE_S)}; "
+        f"see {folders.screen_log}",
+        file=sys.stderr,
+    )
     return EXIT_FAILURE
 
 

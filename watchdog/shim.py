@@ -65,7 +65,8 @@ class ExitFile:
 
     def __init__(self, path: str, run_id: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.record: dict[str, Any] = {"run_id": run_id, "complete": False, "leader": None, "exec_error": None, "ended": []}
+        self.record: dict[str, Any] = {"run_id": run_id, "complete": False}
+        self.record |= {"leader": None, "exec_error": None, "ended": []}
         self.write()
 
     def write(self) -> None:
@@ -152,7 +153,8 @@ def main(argv: list[str]) -> int:
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
         exit_file = ExitFile(exit_path, run_id)
-        record: dict[str, object] = {"run_id": run_id, "shim": {"pid": os.getpid(), "start_ticks": start_ticks("self")}, "leader": None}
+        shim = {"pid": os.getpid(), "start_ticks": start_ticks("self")}
+        record: dict[str, object] = {"run_id": run_id, "shim": shim, "leader": None}
         write_start(start_path, record)
     except OSError as error:
         print(f"shim: nothing was started, because its records cannot be written: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from watchdog.collectors.outputlog import first_data
 from watchdog.core.history import fold
 from watchdog.errors import StateError
 from watchdog.ledger import read_events
-from watchdog.opening import folders_of
+from watchdog.places import folders_of
 from watchdog.settings import Settings
 
 _BLOCK_BYTES = 64 * 1024

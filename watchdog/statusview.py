@@ -1,8 +1,7 @@
-"""Making the view of a job: from the living loop, or from the ledger alone when nobody supervises."""
+"""Making the view of a job from the living loop. Reads nothing: everything was gathered before."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +9,18 @@ from watchdog.core.decide import beat_deadline
 from watchdog.core.facts import Known
 from watchdog.core.history import History
 from watchdog.core.pace import Pace
+from watchdog.core.phase import Phase
 from watchdog.core.seen import Seen, Shim
-from watchdog.core.state import Phase, Policy, State
+from watchdog.core.state import (
+    Policy,
+    State,
+)
 from watchdog.core.view import RunView, StatusView
 from watchdog.settings import Settings
 
 if TYPE_CHECKING:
     from watchdog.clock import Clock
     from watchdog.collectors.run import RunWatch
-    from watchdog.folders import JobFolders
     from watchdog.hostwatch import HostWatch
     from watchdog.opening import OpenJob
 
@@ -141,46 +143,4 @@ def _run_view(
         beat_age_s=None if values is None else max(0.0, now_s - values.monotonic_s),
         beat_deadline_s=deadline,
         log=str(watch.folder.log),
-    )
-
-
-def view_of_ledger(settings: Settings, folders: JobFolders, history: History) -> StatusView:
-    """What the ledger alone says of a job, when no supervisor runs."""
-    newest = history.newest
-    if history.hold is not None:
-        state = Phase.HOLD.value
-    elif history.finished is not None:
-        state = Phase.FINISHED.value
-    elif history.launches == 0:
-        state = "never started"
-    else:
-        state = "unsupervised"
-    run = None
-    if history.open_run is not None:
-        # Whether it lives is not known from the ledger: the run lock tells, and only a supervisor may ask it.
-        run = RunView(
-            number=int(history.open_run["number"]),
-            run_id=str(history.open_run["run_id"]),
-            alive=False,
-            log=str(folders.run(str(history.open_run["run_id"])).log),
-        )
-    wall_s = time.time()
-    return StatusView(
-        job=settings.job.name,
-        state=state,
-        since_wall_s=history.last_wall_s or wall_s,
-        now_wall_s=wall_s,
-        sentence=history.last_sentence,
-        hold_reason=history.hold,
-        last_error=history.last_error,
-        run=run,
-        runs_by_cause=history.runs_by_cause,
-        failures=history.failures,
-        failure_limit=settings.relaunch.failures,
-        restarts=history.restarts,
-        steps_repeated=history.steps_repeated,
-        checkpoint_step=None if newest is None else newest.step,
-        checkpoint_digest=None if newest is None else newest.digest,
-        checkpoints=str(folders.checkpoints),
-        ledger=str(folders.ledger),
     )

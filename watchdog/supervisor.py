@@ -22,13 +22,15 @@ from watchdog.classify.ends import classify, is_permanent
 from watchdog.clock import Clock
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.run import RunWatch, last_words
-from watchdog.contract import Acknowledgement, ContractError
+from watchdog.contract import PHASES, Acknowledgement, ContractError
 from watchdog.control import ControlServer
 from watchdog.core.choice import Choice
 from watchdog.core.decide import decide, resumed
 from watchdog.core.facts import Known
 from watchdog.core.history import History, fold
 from watchdog.core.identity import Process
+from watchdog.core.pace import Pace
+from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
 from watchdog.core.seen import EndSeen, Gate, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
@@ -37,7 +39,6 @@ from watchdog.core.state import (
     Kill,
     Launch,
     Leave,
-    Phase,
     Plan,
     Policy,
     Quarantine,
@@ -50,8 +51,7 @@ from watchdog.hostwatch import HostWatch
 from watchdog.launching import launch_run
 from watchdog.metrics import Metrics
 from watchdog.opening import OpenJob, run_lock_is_free
-from watchdog.core.pace import Pace
-from watchdog.render import live_line
+from watchdog.render import live_line, status_record
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.statusview import label_of, make_view
@@ -63,8 +63,6 @@ _MEMBERS_EVERY_S = 10.0
 
 def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
     """The settings that decisions use."""
-    from watchdog.contract import PHASES
-
     return Policy(
         level=settings.job.level,
         target_step=settings.job.target_step,
@@ -160,11 +158,11 @@ class Supervisor:
 
     def _begin(self) -> None:
         ledger = self._job.ledger
-        self._record(
-            [Record("supervisor_started", f"supervisor pid {os.getpid()} has the job", {"pid": os.getpid()})], quiet=True
-        )
+        pid = os.getpid()
+        self._record([Record("supervisor_started", f"supervisor pid {pid} has the job", {"pid": pid})], quiet=True)
         if ledger.bad_lines:
-            self._note("ledger_damaged", f"{ledger.bad_lines} lines of the ledger are no records; they were passed over")
+            words = f"{ledger.bad_lines} lines of the ledger are no records; they were passed over"
+            self._note("ledger_damaged", words)
         if self._watch is not None:
             record = self._watch.record
             self._note(
@@ -316,9 +314,7 @@ class Supervisor:
 
     def _knowledge(self) -> Knowledge:
         history = self._history
-        return Knowledge(
-            known=history.known, refused_runs=history.refused_runs, ledger_knew=history.knew_checkpoint
-        )
+        return Knowledge(known=history.known, refused_runs=history.refused_runs, ledger_knew=history.knew_checkpoint)
 
     def _order_choice(self) -> None:
         self._choice = self._choice_error = None
@@ -332,7 +328,9 @@ class Supervisor:
                 self._order_choice()
             case Launch(checkpoint):
                 self._screen.line("gate", "  ".join(f"{gate.words} ✓" for gate in seen.gates))
-                launched = launch_run(self._settings, self._job, self._history, checkpoint, self._state, self._clock, self._record)
+                launched = launch_run(
+                    self._settings, self._job, self._history, checkpoint, self._state, self._clock, self._record
+                )
                 if isinstance(launched, Trouble):
                     self._trouble = launched
                 else:
@@ -362,9 +360,7 @@ class Supervisor:
         assert watch is not None
         if only_if_seq is not None:
             root = watch.start.shim if watch.start is not None else None
-            beat = see_beat(
-                watch.folder.beat, run_id=watch.record.run_id, now_s=self._clock.monotonic(), shim=root
-            )
+            beat = see_beat(watch.folder.beat, run_id=watch.record.run_id, now_s=self._clock.monotonic(), shim=root)
             if not isinstance(beat, Known) or beat.value.beat.seq != only_if_seq:
                 self._note("run_goes_on", "it beat at the last look before the stop: nothing was done")
                 self._state = resumed(self._state, seen.now_s)
@@ -436,8 +432,6 @@ class Supervisor:
 
     def _answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The control socket's questions; runs in its thread."""
-        from watchdog.render import status_record
-
         command = message.get("command")
         if command == "status":
             with self._view_lock:
@@ -507,4 +501,3 @@ class Supervisor:
         for fd, _ in poll.poll(wait_s * 1000):
             if fd == self._wake:
                 os.eventfd_read(self._wake)
-

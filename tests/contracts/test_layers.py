@@ -25,7 +25,20 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("commands", frozenset({"running", "asking", "showing"})),
     (
         "loop",
-        frozenset({"supervisor", "opening", "launching", "hostwatch", "statusview", "tidying", "relay", "drills"}),
+        frozenset(
+            {
+                "supervisor",
+                "opening",
+                "launching",
+                "hostwatch",
+                "statusview",
+                "tidying",
+                "places",
+                "ledgerview",
+                "relay",
+                "drills",
+            }
+        ),
     ),
     ("views", frozenset({"diagnose", "render", "screen"})),
     (
@@ -61,7 +74,6 @@ THIRD_PARTY: dict[str, tuple[str, frozenset[str]]] = {
     "psutil": ("psutil", frozenset({"actuators", "collectors", "supervisor", "metrics", "drills"})),
     "prometheus_client": ("prometheus-client", frozenset({"metrics", "running"})),
     "typer": ("typer", frozenset({"cli"})),
-    "click": ("click", frozenset({"cli"})),
     "tenacity": ("tenacity", frozenset({"collectors", "control", "actuators", "checkpoints", "relay"})),
     "msgspec": ("msgspec", frozenset({"settings", "control", "ledger"})),
 }

@@ -38,30 +38,29 @@ class LaunchOrder:
     manifest: Path | None
 
 
-def trainer_environment(
-    base: Mapping[str, str], extra: Mapping[str, str], order_record: RunRecord, folders: JobFolders, manifest: Path | None
-) -> dict[str, str]:
-    """The environment of the trainer: the supervisor's own without our names and its service manager's, and the contract."""
+def trainer_environment(base: Mapping[str, str], order: LaunchOrder, folders: JobFolders) -> dict[str, str]:
+    """The trainer's environment: `base` without our names and its service manager's, the job's own, the contract."""
+    record = order.record
     environment = {
         name: value
         for name, value in base.items()
         if not name.startswith(contract.ENV_PREFIX) and name not in _MANAGERS_ENVIRONMENT
     }
-    environment.update(extra)
-    run = RunFolder(path=Path(order_record.folder))
-    environment[contract.ENV_RUN_ID] = order_record.run_id
-    environment[contract.ENV_JOB] = order_record.job
+    environment.update(order.environment)
+    run = RunFolder(path=Path(record.folder))
+    environment[contract.ENV_RUN_ID] = record.run_id
+    environment[contract.ENV_JOB] = record.job
     environment[contract.ENV_BEAT_FILE] = str(run.beat)
     environment[contract.ENV_ACK_FILE] = str(run.acknowledgement)
     environment[contract.ENV_FAILURE_FILE] = str(run.failure)
     environment[contract.ENV_CHECKPOINTS] = str(folders.checkpoints)
     environment[contract.ENV_RUN_LOCK] = str(folders.run_lock)
     environment[contract.ENV_RUN_RECORD] = str(folders.run_record)
-    if order_record.level == 2:
-        fresh = order_record.expectation.fresh
+    if record.level == 2:
+        fresh = record.expectation.fresh
         environment[contract.ENV_RESUME] = contract.RESUME_FRESH if fresh else contract.RESUME_REQUIRE
-        if manifest is not None:
-            environment[contract.ENV_RESUME_MANIFEST] = str(manifest)
+        if order.manifest is not None:
+            environment[contract.ENV_RESUME_MANIFEST] = str(order.manifest)
     return environment
 
 
@@ -107,9 +106,7 @@ def launch(order: LaunchOrder, folders: JobFolders) -> subprocess.Popen[bytes]:
                 stdout=log_fd,
                 stderr=log_fd,
                 cwd=order.directory,
-                env=trainer_environment(
-                    os.environ, order.environment, order.record, folders, order.manifest
-                ),
+                env=trainer_environment(os.environ, order, folders),
                 pass_fds=(lock.fd,),
                 start_new_session=True,
             )

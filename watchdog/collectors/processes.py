@@ -72,10 +72,12 @@ def has_living_threads(pid: int, proc: str = "/proc") -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     for thread in threads:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            with open(f"{proc}/{pid}/task/{thread}/stat", "rb") as file:
-                if parse_stat(file.read()).living:
-                    return True
+        with (
+            contextlib.suppress(FileNotFoundError, ProcessLookupError),
+            open(f"{proc}/{pid}/task/{thread}/stat", "rb") as file,
+        ):
+            if parse_stat(file.read()).living:
+                return True
     return False
 
 

@@ -111,8 +111,9 @@ class RunWatch:
 
     def descriptors(self) -> list[int]:
         """What becomes readable when the shim or the leader ends; only those not known to be over."""
-        fds = [] if self._shim_fd is None or self._shim_state in (Shim.ENDED, Shim.LOST, Shim.NEVER) else [self._shim_fd]
-        return fds if self._leader_fd is None or self._leader_gone else [*fds, self._leader_fd]
+        shim_over = self._shim_state in (Shim.ENDED, Shim.LOST, Shim.NEVER)
+        watched = ((self._shim_fd, shim_over), (self._leader_fd, self._leader_gone))
+        return [fd for fd, over in watched if fd is not None and not over]
 
     def close(self) -> None:
         for fd in (self._shim_fd, self._leader_fd):

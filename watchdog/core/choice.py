@@ -72,9 +72,7 @@ def lineage_problem(
     return None
 
 
-def conclude_choice(
-    *, chosen: Checkpoint | None, refused: tuple[Refusal, ...], ever_knew: bool
-) -> Choice:
+def conclude_choice(*, chosen: Checkpoint | None, refused: tuple[Refusal, ...], ever_knew: bool) -> Choice:
     """Invariant 3: a first start only if neither ledger nor folder ever knew a checkpoint."""
     if chosen is not None:
         return Choice(chosen=chosen, first_start=False, refused=refused, why=f"step {chosen.step} verified")

@@ -20,6 +20,7 @@ from watchdog.core.budgets import backoff_s, failures_after
 from watchdog.core.causes import Cause
 from watchdog.core.facts import Absent, Known
 from watchdog.core.identity import ProcessId
+from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
 from watchdog.core.state import (
     Choose,
@@ -27,7 +28,6 @@ from watchdog.core.state import (
     Kill,
     Launch,
     Leave,
-    Phase,
     Plan,
     Policy,
     Quarantine,
@@ -128,7 +128,8 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
 
 def launched(state: State, run: RunState, now_s: float) -> State:
     """The state after the executor has launched what `_gating` planned."""
-    assert state.phase is Phase.GATING and state.run is None
+    assert state.phase is Phase.GATING
+    assert state.run is None
     return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, run=run)
 
 
@@ -293,14 +294,16 @@ def _to_stop(
 def resumed(state: State, now_s: float) -> State:
     """The state when the last look before a stop found a new beat: nothing was done, the run goes on."""
     run = state.run
-    assert state.phase is Phase.STOPPING and run is not None
+    assert state.phase is Phase.STOPPING
+    assert run is not None
     run = dataclasses.replace(run, stop=None, stale_looks=0, grace_from_s=now_s)
     return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, run=run)
 
 
 def _stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     run = state.run
-    assert run is not None and run.stop is not None
+    assert run is not None
+    assert run.stop is not None
     stop = run.stop
     beat = seen.beat.value if isinstance(seen.beat, Known) else None
     if beat is not None and beat.beat.step is not None:
@@ -308,13 +311,14 @@ def _stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         state = dataclasses.replace(state, run=run)
     if seen.shim in (Shim.ENDED, Shim.NEVER):
         return _over(state, seen, beat)
-    if seen.shim is Shim.LOST and not seen.members and not seen.unclear and seen.run_lock_free:
+    if _lost_and_gone(seen):
         return _over(state, seen, beat)
     if seen.request in (Request.DRAIN, Request.STOP):
         state = _wishing(state)
     if seen.request is Request.STOP and seen.now_s < stop.kill_from_s:
         stop = dataclasses.replace(stop, kill_from_s=seen.now_s, give_up_s=seen.now_s + policy.kill_wait_s)
-        run = dataclasses.replace(run, stop=dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving"))
+        stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving")
+        run = dataclasses.replace(run, stop=stop)
         record = Record(
             "run_stopping",
             f"run {run.number}: asked to stop at once",
@@ -340,6 +344,11 @@ def _stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if seen.now_s < stop.give_up_s:
         return state, Plan(rule="kill", actions=(Kill(),))
     return _to_hold(state, seen, policy, _why_it_lives(run, seen))
+
+
+def _lost_and_gone(seen: Seen) -> bool:
+    """The shim was killed, and every cross-check says that nothing of its run is left."""
+    return seen.shim is Shim.LOST and not seen.members and not seen.unclear and seen.run_lock_free is True
 
 
 def _why_it_lives(run: RunState, seen: Seen) -> str:
@@ -488,17 +497,14 @@ def _to_hold(state: State, seen: Seen, policy: Policy, reason: str) -> tuple[Sta
 
 
 def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
-    if state.run is not None:
-        if seen.shim in (Shim.ENDED, Shim.NEVER):
-            beat = seen.beat.value if isinstance(seen.beat, Known) else None
-            after, plan = _over(state, seen, beat)
-            after = dataclasses.replace(after, ended=None, phase=Phase.HOLD)
-            weighed = Record(
-                "run_weighed",
-                "it ended at last; the hold stays",
-                {"cause": after.hold and Cause.STOPPED.value, "failures": state.failures},
-            )
-            return after, dataclasses.replace(plan, records=(*plan.records, weighed), actions=())
+    if state.run is not None and (seen.shim in (Shim.ENDED, Shim.NEVER) or _lost_and_gone(seen)):
+        after, plan = _over(state, seen, seen.beat.value if isinstance(seen.beat, Known) else None)
+        assert after.ended is not None
+        cause = after.ended.cause.value
+        data = {"run_id": after.ended.run_id, "cause": cause, "failures": state.failures}
+        weighed = Record("run_weighed", "it ended at last; the hold stays", data)
+        after = dataclasses.replace(after, ended=None, phase=Phase.HOLD)
+        return after, dataclasses.replace(plan, records=(*plan.records, weighed))
     if seen.request in (Request.DRAIN, Request.STOP) or policy.leave_on_hold:
         return _to(state, Phase.LEFT, seen), Plan(rule="leave on hold", actions=(Leave(EXIT_HOLD),))
     if seen.request is Request.RELAUNCH and state.run is None:

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from watchdog.core.facts import Absent, Disk, Fact, Known, Memory, Unknown
+from watchdog.core.figures import gib
 from watchdog.core.seen import Gate
-
-_GIB = 1024.0**3
-
-
-def gib(size_bytes: float) -> str:
-    """Bytes as GiB for a person: one decimal, two below 1."""
-    value = size_bytes / _GIB
-    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def memory_gate(memory: Fact[Memory], need_bytes: int) -> Gate:

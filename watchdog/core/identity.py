@@ -123,6 +123,4 @@ def orphans_of(
             if process.ppid in ours and process.id.pid not in ours and process.id.start_ticks >= started_ticks:
                 ours[process.id.pid] = process
                 grew = True
-    return Orphans(
-        ours=tuple(ours.values()), unclear=tuple(p for pid, p in unclear.items() if pid not in ours)
-    )
+    return Orphans(ours=tuple(ours.values()), unclear=tuple(p for pid, p in unclear.items() if pid not in ours))

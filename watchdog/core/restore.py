@@ -8,8 +8,15 @@ from typing import Any
 
 from watchdog.core.causes import Cause
 from watchdog.core.history import History
+from watchdog.core.phase import Phase
 from watchdog.core.runrecord import RunRecord
-from watchdog.core.state import Ended, Phase, Policy, RunState, State, Stop
+from watchdog.core.state import (
+    Ended,
+    Policy,
+    RunState,
+    State,
+    Stop,
+)
 
 
 def ended_from(data: Mapping[str, Any]) -> Ended:

@@ -10,20 +10,8 @@ from typing import Any
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Checkpoint, Refusal
 from watchdog.core.identity import ProcessId
+from watchdog.core.phase import Phase
 from watchdog.core.runrecord import Expectation
-
-
-class Phase(enum.Enum):
-    """Where the supervisor stands; the value is what people and metrics see."""
-
-    GATING = "gating"  # choosing a checkpoint and waiting for the gates
-    RUNNING = "running"
-    STOPPING = "stopping"
-    WEIGHING = "weighing"  # a run has ended; what follows depends on what it left
-    BACKOFF = "backoff"
-    HOLD = "hold"
-    FINISHED = "finished"
-    LEFT = "left"
 
 
 class Wish(enum.Enum):

@@ -1,0 +1,53 @@
+"""The view of a job from its ledger alone, when nobody supervises. Light to import: `watchdog status` waits for it."""
+
+from __future__ import annotations
+
+import time
+
+from watchdog.core.history import History
+from watchdog.core.phase import Phase
+from watchdog.core.view import RunView, StatusView
+from watchdog.folders import JobFolders
+from watchdog.settings import Settings
+
+
+def view_of_ledger(settings: Settings, folders: JobFolders, history: History) -> StatusView:
+    """What the ledger alone says of a job, when no supervisor runs."""
+    newest = history.newest
+    if history.hold is not None:
+        state = Phase.HOLD.value
+    elif history.finished is not None:
+        state = Phase.FINISHED.value
+    elif history.launches == 0:
+        state = "never started"
+    else:
+        state = "unsupervised"
+    run = None
+    if history.open_run is not None:
+        # Whether it lives is not known from the ledger: the run lock tells, and only a supervisor may ask it.
+        run = RunView(
+            number=int(history.open_run["number"]),
+            run_id=str(history.open_run["run_id"]),
+            alive=False,
+            log=str(folders.run(str(history.open_run["run_id"])).log),
+        )
+    wall_s = time.time()
+    return StatusView(
+        job=settings.job.name,
+        state=state,
+        since_wall_s=history.last_wall_s or wall_s,
+        now_wall_s=wall_s,
+        sentence=history.last_sentence,
+        hold_reason=history.hold,
+        last_error=history.last_error,
+        run=run,
+        runs_by_cause=history.runs_by_cause,
+        failures=history.failures,
+        failure_limit=settings.relaunch.failures,
+        restarts=history.restarts,
+        steps_repeated=history.steps_repeated,
+        checkpoint_step=None if newest is None else newest.step,
+        checkpoint_digest=None if newest is None else newest.digest,
+        checkpoints=str(folders.checkpoints),
+        ledger=str(folders.ledger),
+    )
