@@ -5,6 +5,7 @@ Refuses to be lenient: an empty list means that every rule was looked at and hel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def resumes(events: Sequence[Event]) -> list[str]:
             case "checkpoint_verified":
                 known[int(data["step"])] = str(data["digest"])
             case "checkpoint_refused":
-                known.pop(data["step"], None)
+                known.pop(_step_of(data), None)
             case "archived":
                 known.clear()
             case "run_launching":
@@ -55,6 +56,14 @@ def resumes(events: Sequence[Event]) -> list[str]:
                 elif expected is not None and data["digest"] != known[expected]:
                     problems.append(f"run {data['number']} starts from {data['digest'][:12]}, not {known[expected][:12]}")
     return problems
+
+
+def _step_of(refusal: Mapping[str, Any]) -> int:
+    """A manifest that cannot be read has its step in its name only."""
+    if refusal["step"] is not None and refusal["step"] >= 0:
+        return int(refusal["step"])
+    digits = re.findall(r"\d+", str(refusal["manifest"]).rpartition("/")[2])
+    return int(digits[0]) if digits else -1
 
 
 def acknowledgements(events: Sequence[Event], refused_runs: frozenset[str] = frozenset()) -> list[str]:

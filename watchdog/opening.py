@@ -66,6 +66,7 @@ def take(folders: JobFolders, clock: Clock, argv: list[str]) -> SupervisorLock:
 
 def open_ledger(folders: JobFolders, clock: Clock, host: Host) -> Ledger:
     """The job's ledger, in a state folder that is made if need be. Raises StateError."""
+    require_true_flock(folders.state)
     try:
         folders.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

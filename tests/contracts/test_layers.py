@@ -35,6 +35,9 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "tidying",
                 "places",
                 "ledgerview",
+                "looking",
+                "signalling",
+                "listening",
                 "relay",
                 "drills",
             }

@@ -55,6 +55,7 @@ def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
     return Stop(
         cause=Cause(data["cause"]),
         reason=str(data["reason"]),
+        since_s=now_s,
         kill_from_s=kill_from_s,
         give_up_s=kill_from_s + policy.kill_wait_s,
         hold_after=bool(data["hold_after"]),

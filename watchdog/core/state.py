@@ -27,6 +27,7 @@ class Stop:
 
     cause: Cause
     reason: str
+    since_s: float
     kill_from_s: float
     give_up_s: float
     hold_after: bool = False

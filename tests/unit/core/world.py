@@ -1,0 +1,539 @@
+"""A little world for the decisions: a job on a host, lived through turn by turn, with a ledger kept in memory.
+
+Responsible for plausible `Seen` values (what is seen follows from what is), for carrying plans out as the loop does
+(records first, all or none; then the actions), and for the invariants that hold after every turn, whatever happens.
+Refuses to decide: that is what is under test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from watchdog.contract import PHASES, Acknowledgement, Beat, FileDigest
+from watchdog.core.causes import Cause
+from watchdog.core.choice import Checkpoint, Choice, Refusal, conclude_choice
+from watchdog.core.decide import TRANSITIONS, decide, launched, resumed
+from watchdog.core.facts import Absent, Fact, Known, Unknown
+from watchdog.core.history import Event, History, fold
+from watchdog.core.identity import Process, ProcessId
+from watchdog.core.restore import restore, run_state
+from watchdog.core.runrecord import Expectation, RunRecord
+from watchdog.core.seen import BeatSeen, EndSeen, Gate, Request, Seen, Shim
+from watchdog.core.state import (
+    Action,
+    Choose,
+    Kill,
+    Launch,
+    Leave,
+    Phase,
+    Plan,
+    Policy,
+    Quarantine,
+    Record,
+    RunState,
+    State,
+    Terminate,
+)
+
+LEADER = ProcessId(500, 7000)
+OPEN = (Gate(name="memory", open=True, words="memory 4.0 ≥ 1.0 GiB"),)
+CLOSED = (Gate(name="memory", open=False, words="memory 0.50 < 1.0 GiB"),)
+TARGET = 100
+
+
+def digest_of(step: int, version: int = 0) -> str:
+    """A digest as long as a real one."""
+    return f"{step:06x}{version:02x}" * 8
+
+
+def make_policy(**changes: Any) -> Policy:
+    values: dict[str, Any] = {
+        "level": 2,
+        "target_step": TARGET,
+        "deadlines_s": {phase: 60.0 for phase in ("start", *PHASES)} | {"drain": 120.0},
+        "period_s": 2.0,
+        "grace_s": 15.0,
+        "kill_wait_s": 20.0,
+        "failure_limit": 3,
+        "backoff_s": 5.0,
+        "backoff_limit_s": 60.0,
+        "gate_wait_s": 300.0,
+        "leave_on_hold": True,
+    }
+    return Policy(**(values | changes))
+
+
+def make_checkpoint(step: int, version: int = 0, **changes: Any) -> Checkpoint:
+    values: dict[str, Any] = {
+        "step": step,
+        "digest": digest_of(step, version),
+        "manifest": f"/c/step-{step}.manifest.json",
+        "run_id": "1-a",
+        "target_step": TARGET,
+    }
+    return Checkpoint(**(values | changes))
+
+
+def chosen(step: int | None, *, first_start: bool = False, refused: tuple[Refusal, ...] = ()) -> Choice:
+    if step is None:
+        return conclude_choice(chosen=None, refused=refused, ever_knew=not first_start)
+    return conclude_choice(chosen=make_checkpoint(step), refused=refused, ever_knew=True)
+
+
+def make_beat(now_s: float, *, run_id: str = "1-a", seq: int = 1, alive: bool = True, **changes: Any) -> Known[BeatSeen]:
+    values: dict[str, Any] = {"phase": "train", "step": 5, "pid": 501, "start_ticks": 7001, "target_step": TARGET}
+    beat = Beat(seq=seq, monotonic_s=now_s, run_id=run_id, **(values | changes))
+    return Known(BeatSeen(beat=beat, alive=alive, stopped=False), now_s)
+
+
+def make_run(**changes: Any) -> RunState:
+    values: dict[str, Any] = {
+        "number": 1,
+        "run_id": "1-a",
+        "level": 2,
+        "expectation": Expectation(fresh=False, step=10, digest=digest_of(10)),
+        "baseline_step": 10,
+        "launched_s": 0.0,
+        "grace_from_s": 0.0,
+        "acknowledged": True,
+    }
+    return RunState(**(values | changes))
+
+
+def running(now_s: float = 0.0, **changes: Any) -> State:
+    return State(phase=Phase.RUNNING, since_s=now_s, run=make_run(**changes))
+
+
+def acknowledgement(step: int, *, digest: str | None = None, run_id: str = "1-a", fresh: bool = False) -> Acknowledgement:
+    files = () if fresh else (FileDigest(name="model.pt", size_bytes=1, sha256=digest or digest_of(step)),)
+    return Acknowledgement(run_id=run_id, pid=501, fresh=fresh, step=step, files=files)
+
+
+def member(pid: int = 501, state: str = "S", command: str = "python") -> Process:
+    return Process(id=ProcessId(pid, 7001), ppid=500, session=500, state=state, command=command)
+
+
+def events_of(records: tuple[Record, ...] | list[Record], seq: int = 0) -> list[Event]:
+    return [
+        Event(seq=number, wall_s=float(number), kind=record.kind, sentence=record.sentence, data=dict(record.data))
+        for number, record in enumerate(records, start=seq + 1)
+    ]
+
+
+def launching(number: int, run_id: str, baseline: int) -> Record:
+    data = {"number": number, "run_id": run_id, "baseline_step": baseline, "resume_step": None, "digest": None}
+    return Record("run_launching", f"run {number} starts", data)
+
+
+def run_record(number: int, run_id: str, baseline: int, expectation: Expectation, level: int = 2) -> RunRecord:
+    return RunRecord(
+        run_id=run_id,
+        number=number,
+        job="job",
+        boot_id="boot",
+        pid_namespace="pid:[1]",
+        started_ticks=6000,
+        started_wall_s=1.0,
+        folder=f"/s/{run_id}",
+        level=level,
+        baseline_step=baseline,
+        expectation=expectation,
+    )
+
+
+@dataclasses.dataclass
+class Living:
+    """A run as it really is, whoever looks."""
+
+    record: RunRecord
+    shim: Shim = Shim.ALIVE
+    leader: bool = True
+    others: int = 0  # members beside the leader
+    stubborn: bool = False  # survives KILL (state D)
+    deaf: bool = False  # survives TERM
+    end: EndSeen | None = None
+    seq: int = 0
+    step: int = -1
+    phase: str = "import"
+    beat_s: float | None = None
+    unbelievable: bool = False
+    acknowledgement: Acknowledgement | None = None
+    termed: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return self.leader or self.others > 0 or self.shim is Shim.ALIVE
+
+    def die(self, cause: Cause, words: str, *, permanent: bool = False) -> None:
+        if not self.leader:
+            return
+        self.leader = False
+        self.end = EndSeen(cause=cause, words=words, permanent=permanent, error="RuntimeError: boom")
+        self.settle()
+
+    def settle(self) -> None:
+        """The shim ends when nobody is left."""
+        if not self.leader and self.others == 0 and self.shim is Shim.ALIVE:
+            self.shim = Shim.ENDED
+
+
+EVENTS = (
+    "turn", "turn", "turn", "step", "step", "step", "save", "later", "much later", "die", "die", "segfault",
+    "permanent end", "finish", "early exit", "child stays", "child goes", "shim killed", "unbelievable beat",
+    "believable beat", "fresh start", "wrong restore", "no acknowledgement", "gap", "long gap", "disk full",
+    "disk free", "memory short", "memory free", "drain", "stop", "relaunch", "corrupt newest", "restart", "restart",
+    "stubborn", "deaf", "verifier fails",
+)  # fmt: skip
+
+
+class World:
+    """Feed it names from EVENTS; it asserts after every turn."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.now_s = 1000.0
+        self.events: list[Event] = []
+        self.history = History()
+        self.state = restore(self.history, None, self.now_s, policy)
+        self.living: Living | None = None
+        self.disk: dict[int, Checkpoint] = {}
+        self.bad: set[int] = set()
+        self.ever_saved = False
+        self.choice: Choice | None = None
+        self.choice_due = True
+        self.choice_error: str | None = None
+        self.refuses_records = False
+        self.gates = OPEN
+        self.request: Request | None = None
+        self.gap = False
+        self.left: int | None = None
+        self.manner = "right"  # how the next acknowledgement is given
+        self.launches_without_progress = 0
+        self.quiet_from_s = self.now_s  # every grace began anew here
+        self.rules: set[str] = set()
+
+    # --- what happens -------------------------------------------------------------------------------------
+    def happen(self, event: str) -> None:
+        living = self.living
+        self.now_s += 0.5
+        match event:
+            case "later":
+                self.now_s += 3.0
+            case "much later":
+                self.now_s += 70.0
+            case "gap" | "long gap":
+                self.now_s += 7.0 if event == "gap" else 4000.0
+                self.gap = True
+                self.quiet_from_s = self.now_s
+            case "disk full" | "disk free":
+                self.refuses_records = event == "disk full"
+            case "memory short" | "memory free":
+                self.gates = CLOSED if event == "memory short" else OPEN
+            case "drain" | "stop" | "relaunch":
+                self.request = Request[event.upper()]
+            case "corrupt newest":
+                self.bad |= {max(self.disk)} if self.disk else set()
+            case "verifier fails":
+                self.choice_error = "I/O error"
+            case "restart":
+                self.restart()
+            case "fresh start" | "wrong restore" | "no acknowledgement":
+                self.manner = event
+        if living is not None:
+            self.happen_to(living, event)
+        if self.left is None:
+            self.turn()
+
+    def happen_to(self, living: Living, event: str) -> None:
+        match event:
+            case "step" if living.leader:
+                self.step(living)
+            case "save" if living.leader and living.step >= 0:
+                self.save(living, living.step)
+            case "die":
+                living.die(Cause.EXITED, "exit 1")
+            case "segfault":
+                living.die(Cause.SIGNALLED, "died of SIGSEGV, which was not ours")
+            case "permanent end":
+                living.die(Cause.EXITED, "the trainer says that its data cannot be used", permanent=True)
+            case "finish" if living.leader and living.acknowledgement is not None:
+                if self.policy.level == 2:
+                    living.step = TARGET
+                    self.save(living, TARGET)
+                living.die(Cause.FINISHED, "exit 0")
+            case "early exit":
+                living.die(Cause.FINISHED, "exit 0")
+            case "child stays" if living.leader:
+                living.others += 1
+            case "child goes" if living.others:
+                living.others -= 1
+                living.settle()
+            case "shim killed" if living.shim is Shim.ALIVE:
+                living.shim = Shim.LOST
+            case "unbelievable beat" | "believable beat":
+                living.unbelievable = event == "unbelievable beat"
+            case "stubborn":
+                living.stubborn = True
+            case "deaf":
+                living.deaf = True
+
+    def step(self, living: Living) -> None:
+        """The trainer's own order: load, acknowledge, save step 0 at a first start, then steps."""
+        living.seq += 1
+        living.beat_s = self.now_s
+        if living.phase == "import":
+            living.phase = "load"
+            return
+        if living.phase == "load":
+            expected = living.record.expectation
+            self.acknowledge(living, expected)
+            living.phase = "first_step"
+            living.step = expected.step or 0
+            if living.step not in self.disk:
+                self.save(living, living.step)
+            return
+        living.phase = "train"
+        living.step += 1
+
+    def acknowledge(self, living: Living, expected: Expectation) -> None:
+        manner, self.manner = self.manner, "right"
+        run_id = living.record.run_id
+        if manner == "no acknowledgement":
+            return
+        if manner == "fresh start" or expected.fresh:
+            living.acknowledgement = acknowledgement(0, run_id=run_id, fresh=True)
+        elif manner == "wrong restore":
+            living.acknowledgement = acknowledgement(expected.step or 0, digest="f" * 64, run_id=run_id)
+        else:
+            living.acknowledgement = acknowledgement(expected.step or 0, digest=expected.digest, run_id=run_id)
+
+    def save(self, living: Living, step: int) -> None:
+        if self.policy.level == 2:
+            self.disk[step] = make_checkpoint(step, run_id=living.record.run_id)
+            self.bad.discard(step)
+            self.ever_saved = True
+
+    # --- the loop -----------------------------------------------------------------------------------------
+    def look(self) -> Seen:
+        request, self.request = self.request, None
+        gap, self.gap = self.gap, False
+        if self.choice_due and self.choice is None and self.choice_error is None:
+            self.choose()
+            choice = None  # it comes a turn later
+        else:
+            choice = self.choice
+        seen = Seen(
+            now_s=self.now_s, gap=gap, choice=choice, choice_error=self.choice_error, gates=self.gates, request=request
+        )
+        living = self.living
+        if living is None:
+            return seen
+        members = tuple(member(510 + number) for number in range(living.others))
+        members += (member(LEADER.pid),) if living.leader else ()
+        lost = living.shim is Shim.LOST
+        return dataclasses.replace(
+            seen,
+            shim=living.shim,
+            leader_alive=living.leader and not lost,
+            end=living.end if not living.leader else None,
+            members=members,
+            run_lock_free=(not members) if lost else None,
+            beat=self.beat(living),
+            acknowledgement=living.acknowledgement,
+        )
+
+    def beat(self, living: Living) -> Fact[BeatSeen]:
+        if living.unbelievable:
+            return Unknown("the beat file cannot be believed")
+        if living.beat_s is None or self.policy.level == 0:
+            return Absent("no beat yet")
+        return make_beat(
+            living.beat_s,
+            run_id=living.record.run_id,
+            seq=living.seq,
+            alive=living.leader,
+            phase=living.phase,
+            step=None if living.step < 0 else living.step,
+        )
+
+    def choose(self) -> None:
+        """The verifier: newest first, bad ones refused, what refused runs saved left alone."""
+        refused: list[Refusal] = []
+        for step in sorted(self.disk, reverse=True):
+            checkpoint = self.disk[step]
+            if step in self.bad or checkpoint.run_id in self.history.refused_runs:
+                refused.append(Refusal(manifest=checkpoint.manifest, step=step, why="it is not what it was"))
+                continue
+            self.choice = conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True)
+            if not self.refuses_records:
+                data = {"step": step, "digest": checkpoint.digest, "run_id": checkpoint.run_id}
+                self.record((Record("checkpoint_verified", "verified", data),))
+            return
+        ever = self.ever_saved or self.history.knew_checkpoint
+        self.choice = conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever)
+
+    def record(self, records: tuple[Record, ...]) -> None:
+        events = events_of(records, len(self.events))
+        self.events += events
+        self.history = fold(events, self.history)
+
+    def turn(self) -> None:
+        before, seen = self.state, self.look()
+        after, plan = decide(before, seen, self.policy)
+        assert decide(before, seen, self.policy) == (after, plan), "the same input gives the same plan"
+        self.rules.add(plan.rule)
+        assert after.phase is before.phase or after.phase in TRANSITIONS[before.phase]
+        self.check_plan(before, seen, after, plan)
+        if plan.records and self.refuses_records:
+            if not (plan.actions and all(isinstance(action, Leave) for action in plan.actions)):
+                return  # nothing of it is done, the state stays
+        elif plan.records:
+            self.record(plan.records)
+        self.state = after
+        for action in plan.actions:
+            self.check_action(action)
+            self.do(action, seen)
+        self.check_memory()
+
+    # --- invariants ---------------------------------------------------------------------------------------
+    def check_plan(self, before: State, seen: Seen, after: State, plan: Plan) -> None:
+        launches = [action for action in plan.actions if isinstance(action, Launch)]
+        if launches:
+            assert before.phase is Phase.GATING
+            assert before.run is None
+            assert self.living is None or not self.living.lives, "a launch while a run is alive"
+            assert seen.gates
+            assert all(gate.open for gate in seen.gates)
+            (launch,) = launches
+            if self.policy.level == 2:
+                assert seen.choice is not None
+                assert launch.checkpoint == seen.choice.chosen
+                if launch.checkpoint is None:
+                    assert seen.choice.first_start
+                    assert not self.ever_saved, "a first start after a checkpoint"
+            assert plan.actions[-1] is launch
+        if after.phase is Phase.STOPPING and before.phase is Phase.RUNNING:
+            assert after.run is not None
+            assert after.run.stop is not None
+            if after.run.stop.cause is Cause.STALLED:
+                assert not isinstance(seen.beat, Unknown), "unknown is never a reason to kill"
+                beat = seen.beat.value.beat if isinstance(seen.beat, Known) else None
+                deadline = self.policy.deadlines_s["start" if beat is None else beat.phase]
+                assert seen.now_s - self.quiet_from_s > deadline, "stopped within the grace that a gap gives"
+                assert seen.now_s - (before.run.stale_look_s if before.run else 0) >= self.policy.period_s
+        for action in plan.actions:
+            if isinstance(action, Leave):
+                asked = before.wish.value == "leave" or seen.request in (Request.DRAIN, Request.STOP)
+                assert after.phase is Phase.LEFT
+                match action.code:
+                    case 0:
+                        assert before.phase is Phase.FINISHED
+                    case 3:
+                        assert before.phase is Phase.HOLD
+                    case 5:
+                        assert asked
+                    case other:
+                        raise AssertionError(f"exit code {other}")
+
+    def check_action(self, action: Action) -> None:
+        if isinstance(action, Kill | Terminate):
+            assert self.living is not None
+            stopping = self.history.stopping
+            assert stopping is not None, "a signal without a recorded reason"
+            assert stopping["run_id"] == self.living.record.run_id
+            assert stopping["reason"]
+
+    def check_memory(self) -> None:
+        """What the ledger remembers and what we hold agree, so a restart now would decide the same."""
+        state, history = self.state, self.history
+        if self.left is not None and self.refuses_records:
+            return
+        assert state.failures == history.failures
+        assert (state.phase is Phase.HOLD) == (history.hold is not None) or state.phase is Phase.LEFT
+        living = self.living.record if self.living is not None and history.open_run is not None else None
+        again = restore(history, living, self.now_s, self.policy)
+        assert again.failures == state.failures
+        assert (again.run is None) == (state.run is None)
+        if state.phase not in (Phase.LEFT, Phase.BACKOFF):
+            assert again.phase is state.phase
+        assert again.ended == state.ended or state.phase not in (Phase.WEIGHING,)
+
+    # --- doing --------------------------------------------------------------------------------------------
+    def do(self, action: Action, seen: Seen) -> None:
+        match action:
+            case Choose():
+                self.choice = self.choice_error = None
+                self.choice_due = True
+                if self.state.run is None:
+                    self.living = None
+            case Launch(checkpoint):
+                self.launch(checkpoint)
+            case Terminate(_, only_if_seq):
+                self.terminate(only_if_seq)
+            case Kill():
+                self.kill()
+            case Quarantine(refused):
+                for refusal in refused:
+                    if refusal.step is not None:
+                        self.disk.pop(refusal.step, None)
+                if self.choice is not None:
+                    self.choice = dataclasses.replace(self.choice, refused=())
+            case Leave(code):
+                self.left = code
+
+    def launch(self, checkpoint: Checkpoint | None) -> None:
+        if self.refuses_records:
+            return
+        number = self.history.last_number + 1
+        baseline = -1 if checkpoint is None else checkpoint.step
+        if checkpoint is not None:
+            assert checkpoint.step not in self.bad or self.disk.get(checkpoint.step) == checkpoint
+        expectation = Expectation(
+            fresh=checkpoint is None,
+            step=None if checkpoint is None else checkpoint.step,
+            digest=None if checkpoint is None else checkpoint.digest,
+        )
+        record = run_record(number, f"{number}-x", baseline, expectation, self.policy.level)
+        self.record((launching(number, record.run_id, baseline),))
+        self.launches_without_progress += 1
+        assert self.launches_without_progress <= self.policy.failure_limit, "the budget was overspent"
+        self.living = Living(record=record)
+        self.state = launched(self.state, run_state(record, self.now_s), self.now_s)
+        self.quiet_from_s = self.now_s
+        self.choice = None
+
+    def terminate(self, only_if_seq: int | None) -> None:
+        living = self.living
+        assert living is not None
+        if only_if_seq is not None and living.seq != only_if_seq:
+            self.record((Record("run_goes_on", "it beat"),))
+            self.state = resumed(self.state, self.now_s)
+            return
+        if not living.deaf and not living.stubborn and living.leader:
+            if living.step >= 0 and living.acknowledgement is not None and self.policy.level == 2:
+                self.save(living, living.step)
+            living.die(Cause.FINISHED, "exit 0")
+
+    def kill(self) -> None:
+        living = self.living
+        assert living is not None
+        if living.stubborn:
+            return
+        living.others = 0
+        living.die(Cause.SIGNALLED, "died of SIGKILL, which was not ours")
+        living.settle()
+
+    def restart(self) -> None:
+        """The supervisor dies and another one begins, with what the ledger remembers."""
+        if self.left is not None:
+            self.refuses_records = False  # somebody made room and started it again
+        self.left = None
+        living = self.living if self.history.open_run is not None else None
+        self.living = living
+        self.request = None
+        self.choice, self.choice_error, self.choice_due = None, None, True
+        self.state = restore(self.history, None if living is None else living.record, self.now_s, self.policy)
+        self.quiet_from_s = self.now_s
+        if self.history.finished is not None and living is None:
+            assert self.state.phase in (Phase.FINISHED, Phase.HOLD)

@@ -1,0 +1,208 @@
+"""Ending a run: beginning a stop, waiting, KILL, giving up; and writing down that it is proven over. Pure.
+
+Whatever happened to a run, it leaves this file only as `Ended` (proven over) or as a hold that still names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from watchdog.core.causes import Cause
+from watchdog.core.facts import Known
+from watchdog.core.identity import ProcessId
+from watchdog.core.phase import Phase
+from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
+from watchdog.core.state import Choose, Ended, Kill, Plan, Policy, Record, RunState, State, Stop, Terminate
+from watchdog.core.transitions import HOLD_AT_ONCE, to, to_hold, wishing
+
+
+def to_stop(
+    state: State,
+    seen: Seen,
+    policy: Policy,
+    cause: Cause,
+    reason: str,
+    *,
+    beat: BeatSeen | None = None,
+    kill_now: bool = False,
+    look_again: bool = False,
+) -> tuple[State, Plan]:
+    run = state.run
+    assert run is not None
+    kill_from = seen.now_s if kill_now else seen.now_s + policy.grace_s
+    stop = Stop(
+        cause=cause,
+        reason=reason,
+        since_s=seen.now_s,
+        kill_from_s=kill_from,
+        give_up_s=kill_from + policy.kill_wait_s,
+        hold_after=cause in HOLD_AT_ONCE,
+    )
+    records = [
+        Record(
+            "run_stopping",
+            f"run {run.number}: {reason}",
+            {
+                "run_id": run.run_id,
+                "cause": cause.value,
+                "reason": reason,
+                "kill_now": kill_now,
+                "hold_after": stop.hold_after,
+                "members": [[process.id.pid, process.command, process.state] for process in seen.members[:50]],
+            },
+        )
+    ]
+    if cause in (Cause.WRONG_RESTORE, Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED):
+        records.append(
+            Record("run_refused", f"nothing that run {run.number} saved is resumed from", {"run_id": run.run_id})
+        )
+    target = ProcessId(beat.beat.pid, beat.beat.start_ticks) if beat is not None and beat.alive else None
+    seq = beat.beat.seq if beat is not None and look_again else None
+    action = Kill() if kill_now else Terminate(target, only_if_seq=seq)
+    run = dataclasses.replace(run, stop=stop)
+    state = dataclasses.replace(to(state, Phase.STOPPING, seen), run=run)
+    return state, Plan(rule=f"stop: {cause.value}", records=tuple(records), actions=(action,))
+
+
+def resumed(state: State, now_s: float) -> State:
+    """The state when the last look before a stop found a new beat: nothing was done, the run goes on."""
+    run = state.run
+    assert state.phase is Phase.STOPPING
+    assert run is not None
+    run = dataclasses.replace(run, stop=None, stale_looks=0, grace_from_s=now_s)
+    return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, run=run)
+
+
+def postpone(run: RunState, seen: Seen, policy: Policy) -> RunState:
+    """After a gap of ours a stop under way gets its waits anew, too: the run was frozen as we were."""
+    if run.stop is None:
+        return run
+    killing = seen.now_s >= run.stop.kill_from_s
+    kill_from = run.stop.kill_from_s if killing else seen.now_s + policy.grace_s
+    give_up = max(kill_from, seen.now_s) + policy.kill_wait_s
+    return dataclasses.replace(run, stop=dataclasses.replace(run.stop, kill_from_s=kill_from, give_up_s=give_up))
+
+
+def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
+    run = state.run
+    assert run is not None
+    assert run.stop is not None
+    stop = run.stop
+    beat = seen.beat.value if isinstance(seen.beat, Known) else None
+    if beat is not None and beat.beat.step is not None:
+        run = dataclasses.replace(run, last_step=beat.beat.step)
+        state = dataclasses.replace(state, run=run)
+    if seen.shim in (Shim.ENDED, Shim.NEVER):
+        return over(state, seen, beat)
+    if lost_and_gone(seen):
+        return over(state, seen, beat)
+    if seen.request in (Request.DRAIN, Request.STOP):
+        state = wishing(state)
+    if seen.request is Request.STOP and seen.now_s < stop.kill_from_s:
+        stop = dataclasses.replace(stop, kill_from_s=seen.now_s, give_up_s=seen.now_s + policy.kill_wait_s)
+        stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving")
+        run = dataclasses.replace(run, stop=stop)
+        record = Record(
+            "run_stopping",
+            f"run {run.number}: asked to stop at once",
+            {
+                "run_id": run.run_id,
+                "cause": Cause.STOPPED.value,
+                "reason": "asked to stop without saving",
+                "kill_now": True,
+                "hold_after": stop.hold_after,
+            },
+        )
+        return dataclasses.replace(state, run=run), Plan(rule="stop at once", records=(record,), actions=(Kill(),))
+    kill_from_s = _extended(stop, beat, policy)
+    if kill_from_s > stop.kill_from_s > seen.now_s:
+        stop = dataclasses.replace(stop, kill_from_s=kill_from_s, give_up_s=kill_from_s + policy.kill_wait_s)
+        run = dataclasses.replace(run, stop=stop)
+        state = dataclasses.replace(state, run=run)
+    if seen.now_s < stop.kill_from_s:
+        beating = beat is not None and beat.alive
+        if not seen.leader_alive and not beating and seen.shim is Shim.ALIVE:
+            # Whoever could save is gone: what is left is not worth the rest of the grace.
+            since = run.leader_gone_s if run.leader_gone_s is not None else seen.now_s
+            kill_from = min(stop.kill_from_s, since + policy.remnant_s)
+            stop = dataclasses.replace(stop, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
+            run = dataclasses.replace(run, leader_gone_s=since, stop=stop)
+            return dataclasses.replace(state, run=run), Plan(rule="remnants")
+        return state, Plan(rule="grace")
+    if seen.now_s < stop.give_up_s:
+        return state, Plan(rule="kill", actions=(Kill(),))
+    return to_hold(state, seen, policy, _why_it_lives(run, seen))
+
+
+def _extended(stop: Stop, beat: BeatSeen | None, policy: Policy) -> float:
+    """A run that says it is saving gets that phase's time, counted from its word; the drain's deadline is the limit."""
+    if beat is None or not beat.alive or beat.beat.phase not in ("save", "drain"):
+        return stop.kill_from_s
+    word = beat.beat.monotonic_s + policy.deadlines_s[beat.beat.phase]
+    return min(word, stop.since_s + max(policy.deadlines_s["drain"], policy.grace_s))
+
+
+def lost_and_gone(seen: Seen) -> bool:
+    """The shim was killed, and every cross-check says that nothing of its run is left."""
+    return seen.shim is Shim.LOST and not seen.members and not seen.unclear and seen.run_lock_free is True
+
+
+def _why_it_lives(run: RunState, seen: Seen) -> str:
+    """What a person needs to know about a run that does not end."""
+    start = f"run {run.number} does not end ({run.stop.reason if run.stop else 'stopped'})"
+    if seen.traced:
+        return f"{start}: pid {seen.traced[0]} is under a debugger and is left alone; detach it"
+    stuck = [process for process in seen.members if process.state == "D"]
+    if stuck:
+        names = ", ".join(f"{process.id.pid} ({process.command})" for process in stuck[:5])
+        return f"{start}: pid {names} waits in the kernel and cannot be killed; reboot, or wsl --shutdown"
+    if seen.members:
+        names = ", ".join(f"{process.id.pid} ({process.command}, {process.state})" for process in seen.members[:5])
+        return f"{start}: still there: {names}"
+    if seen.unclear:
+        names = ", ".join(f"{process.id.pid} ({process.command})" for process in seen.unclear[:5])
+        return f"{start}: its shim was killed, and {names} may belong to it; end it if it does"
+    if seen.run_lock_free is False:
+        return f"{start}: a process that cannot be seen from here holds the run lock; watchdog diagnose"
+    return f"{start}: its shim has not ended"
+
+
+def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
+    """The run is proven over: write down how, then weigh it."""
+    run = state.run
+    assert run is not None
+    end = seen.end or EndSeen(cause=Cause.UNKNOWN, words="how it ended is not known")
+    cause, words, hold_after = end.cause, end.words, end.permanent
+    if run.stop is not None:
+        clean = end.cause is Cause.FINISHED
+        # A run that was asked to save and failed at it has failed; one that we killed ended for our reason.
+        if run.stop.cause is not Cause.DRAINED or clean or end.cause is Cause.SIGNALLED:
+            cause = run.stop.cause
+        if run.stop.cause is Cause.DRAINED and end.cause is Cause.SIGNALLED:
+            cause = Cause.STOPPED  # it did not save: the grace was over
+        words = f"{run.stop.reason}; {end.words.replace(', which was not ours', '')}"
+        hold_after = hold_after or run.stop.hold_after
+    if seen.shim is Shim.NEVER:
+        cause, words = Cause.NOT_STARTED, "the shim could not start it"
+    step = run.last_step
+    ended = Ended(
+        number=run.number,
+        run_id=run.run_id,
+        cause=cause,
+        words=words,
+        baseline_step=run.baseline_step,
+        last_step=step,
+        target_step=beat.beat.target_step if beat is not None else None,
+        permanent=end.permanent,
+        hold_after=hold_after,
+        error=end.error,
+    )
+    at = f" at step {step}" if step is not None else ""
+    proof = "shim ended" if seen.shim is not Shim.LOST else "nothing carries its marks, its lock is free"
+    record = Record(
+        "run_ended",
+        f"run {run.number} {words}{at}; {proof}: nothing of it lives",
+        dataclasses.asdict(ended) | {"cause": cause.value},
+    )
+    state = dataclasses.replace(to(state, Phase.WEIGHING, seen), run=None, ended=ended)
+    return state, Plan(rule=f"ended: {cause.value}", records=(record,), actions=(Choose(),))

@@ -1,0 +1,46 @@
+"""The supervisor's phases and the only ways between them; holding and leaving, which several rules share. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from watchdog.core.causes import Cause
+from watchdog.core.phase import Phase
+from watchdog.core.seen import Seen
+from watchdog.core.state import Leave, Plan, Policy, Record, State, Wish
+
+EXIT_OK, EXIT_HOLD, EXIT_STOPPED = 0, 3, 5  # as in errors.py, which the core must not know
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.GATING: frozenset({Phase.RUNNING, Phase.HOLD, Phase.LEFT, Phase.FINISHED}),
+    Phase.RUNNING: frozenset({Phase.STOPPING, Phase.WEIGHING}),
+    Phase.STOPPING: frozenset({Phase.WEIGHING, Phase.HOLD, Phase.RUNNING}),
+    Phase.WEIGHING: frozenset({Phase.GATING, Phase.BACKOFF, Phase.HOLD, Phase.FINISHED, Phase.LEFT}),
+    Phase.BACKOFF: frozenset({Phase.GATING, Phase.LEFT}),
+    Phase.HOLD: frozenset({Phase.GATING, Phase.WEIGHING, Phase.LEFT}),
+    Phase.FINISHED: frozenset({Phase.LEFT}),
+    Phase.LEFT: frozenset(),
+}
+
+# Ends after which another try would only do the same damage again.
+HOLD_AT_ONCE = frozenset({Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED, Cause.TARGET_UNKNOWN, Cause.NOT_EXECUTED})
+
+
+def to(state: State, phase: Phase, seen: Seen) -> State:
+    assert phase in TRANSITIONS[state.phase], (state.phase, phase)
+    return dataclasses.replace(state, phase=phase, since_s=seen.now_s)
+
+
+def wishing(state: State) -> State:
+    return dataclasses.replace(state, wish=Wish.LEAVE)
+
+
+def to_hold(state: State, seen: Seen, policy: Policy, reason: str) -> tuple[State, Plan]:
+    record = Record("hold", f"HOLD: {reason}", {"reason": reason})
+    state = dataclasses.replace(to(state, Phase.HOLD, seen), hold=reason)
+    return state, Plan(rule="hold", records=(record,))
+
+
+def leave(state: State, seen: Seen, words: str) -> tuple[State, Plan]:
+    record = Record("supervisor_leaving", f"stopped on request, the job is not finished: {words}")
+    return to(state, Phase.LEFT, seen), Plan(rule="leave", records=(record,), actions=(Leave(EXIT_STOPPED),))

@@ -1,0 +1,80 @@
+"""Weighing a run that is over: what it counts as, what it spends, and what comes next. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from watchdog.core.budgets import backoff_s, failures_after
+from watchdog.core.causes import Cause
+from watchdog.core.phase import Phase
+from watchdog.core.seen import Request, Seen
+from watchdog.core.state import Ended, Plan, Policy, Quarantine, Record, State, Wish
+from watchdog.core.transitions import HOLD_AT_ONCE, leave, to, to_hold, wishing
+
+
+def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
+    ended = state.ended
+    assert ended is not None
+    if seen.request in (Request.DRAIN, Request.STOP):
+        state = wishing(state)
+    chosen = None
+    if policy.level == 2:
+        if seen.choice is None:
+            if seen.choice_error is not None:
+                return to_hold(state, seen, policy, f"the checkpoints cannot be read: {seen.choice_error}")
+            return state, Plan(rule="choosing")
+        chosen = seen.choice.chosen
+    step = chosen.step if chosen is not None else -1
+    cause = ended.cause
+    target = policy.target_step or (chosen.target_step if chosen else None) or ended.target_step
+    if cause is Cause.FINISHED and policy.level == 2:
+        if target is None:
+            cause = Cause.TARGET_UNKNOWN
+        elif step < target:
+            cause = Cause.EXIT_TOO_EARLY
+    progressed = policy.level == 2 and step > ended.baseline_step
+    failures = failures_after(state.failures, is_failure=cause.is_failure, progressed=progressed)
+    repeated = max(0, ended.last_step - step) if chosen is not None and ended.last_step is not None else 0
+    words = f"run {ended.number} counts as {cause.value.replace('_', ' ')}"
+    if cause.is_failure:
+        words += f"; {failures} in a row without a new checkpoint, {policy.failure_limit} are the limit"
+    data = {"run_id": ended.run_id, "cause": cause.value, "failures": failures, "repeated": repeated, "step": step}
+    records = [Record("run_weighed", words, data)]
+    actions: list[Quarantine] = []
+    if seen.choice is not None and seen.choice.refused:
+        actions.append(Quarantine(seen.choice.refused))
+    state = dataclasses.replace(state, failures=failures, ended=None)
+
+    def done(next_state: State, plan: Plan) -> tuple[State, Plan]:
+        return next_state, dataclasses.replace(
+            plan, records=(*records, *plan.records), actions=(*actions, *plan.actions)
+        )
+
+    if cause is Cause.FINISHED:
+        at = f"step {step} of {target}" if policy.level == 2 else "exit 0"
+        record = Record("finished", f"the job is finished: {at}", {"step": max(step, 0), "target_step": target})
+        return done(to(state, Phase.FINISHED, seen), Plan(rule="finished", records=(record,)))
+    if ended.hold_after or cause in HOLD_AT_ONCE:
+        return done(*to_hold(state, seen, policy, _hold_words(cause, ended)))
+    if state.wish is Wish.LEAVE:
+        return done(*leave(state, seen, f"step {step} is verified" if chosen else "no checkpoint is verified"))
+    if cause.is_failure and failures >= policy.failure_limit:
+        return done(
+            *to_hold(
+                state, seen, policy, f"{failures} runs in a row ended without a new checkpoint; the last: {ended.words}"
+            )
+        )
+    wait_s = backoff_s(failures, base_s=policy.backoff_s, limit_s=policy.backoff_limit_s) if cause.is_failure else 0.0
+    if wait_s > 0:
+        state = dataclasses.replace(to(state, Phase.BACKOFF, seen), retry_at_s=seen.now_s + wait_s)
+        return done(state, Plan(rule="backoff"))
+    # What was just verified is launched from: nothing of the job lives that could have changed it.
+    return done(to(state, Phase.GATING, seen), Plan(rule="try again at once"))
+
+
+def _hold_words(cause: Cause, ended: Ended) -> str:
+    match cause:
+        case Cause.TARGET_UNKNOWN:
+            return f"run {ended.number} exited with 0 and never said its target step; set [job] target_step"
+        case _:
+            return f"run {ended.number}: {ended.words}"

@@ -1,0 +1,95 @@
+"""What people ask of a running supervisor: by signal and through the control socket. Collected here, decided elsewhere.
+
+SIGINT and SIGTERM ask to drain; a second SIGINT to stop without saving; a third to leave at once and let the run be
+(it can be adopted). SIGHUP means that the terminal is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from watchdog.core.phase import Phase
+from watchdog.core.seen import Request
+from watchdog.core.view import StatusView
+from watchdog.render import status_record
+
+_REQUESTS = {"relaunch": Request.RELAUNCH, "stop": Request.DRAIN, "stop-now": Request.STOP}
+
+
+class Listener:
+    """Requests in the order in which they came, and a descriptor that wakes the loop for them."""
+
+    def __init__(self, on_hangup: Callable[[], None], view: Callable[[], StatusView]) -> None:
+        self._on_hangup = on_hangup
+        self._view = view
+        self._requests: deque[Request] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._interrupts = 0
+
+    @property
+    def insisted(self) -> bool:
+        """Three interrupts: somebody wants us gone now."""
+        return self._interrupts >= 3
+
+    def ask(self, request: Request) -> None:
+        """Hand the loop a request; from any thread, and from a signal handler."""
+        self._requests.append(request)
+        os.eventfd_write(self._wake, 1)
+
+    def next(self) -> Request | None:
+        """The oldest request that was not taken yet."""
+        return self._requests.popleft() if self._requests else None
+
+    def put_back(self, request: Request) -> None:
+        """It could not be followed in this turn; it is the next one's."""
+        self._requests.appendleft(request)
+
+    def wait(self, wait_s: float, descriptors: Iterable[int]) -> None:
+        """Until somebody asks, one of the descriptors becomes readable, or the time is over."""
+        if self._requests:
+            return
+        poll = select.poll()
+        for fd in (self._wake, *descriptors):
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(wait_s * 1000):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+
+    def listen_to_signals(self) -> None:
+        """Replace the process's handlers. SIGPIPE is ignored: a closed pipe is an error of the write."""
+
+        def on_interrupt(_number: int, _frame: object) -> None:
+            self._interrupts += 1
+            self.ask(Request.DRAIN if self._interrupts == 1 else Request.STOP)
+
+        def on_terminate(_number: int, _frame: object) -> None:
+            self.ask(Request.DRAIN)
+
+        def on_hangup(_number: int, _frame: object) -> None:
+            self._on_hangup()
+
+        signal.signal(signal.SIGINT, on_interrupt)
+        signal.signal(signal.SIGTERM, on_terminate)
+        signal.signal(signal.SIGHUP, on_hangup)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """One message of the control socket; runs in its thread."""
+        command = message.get("command")
+        view = self._view()
+        if command == "status":
+            return {"ok": True, "status": status_record(view)}
+        if not isinstance(command, str) or command not in _REQUESTS:
+            known = ", ".join(["status", *_REQUESTS])
+            return {"ok": False, "error": f"command is {str(command)[:100]!r}; known are {known}"}
+        alive = view.run is not None and view.run.alive
+        if command == "relaunch" and view.state == Phase.HOLD.value and alive:
+            return {"ok": False, "error": f"the run does not end, so nothing is launched: {view.hold_reason}"}
+        self.ask(_REQUESTS[command])
+        number = view.run.number if view.run is not None else None
+        return {"ok": True, "state": view.state, "run": number if alive else None}

@@ -1,0 +1,102 @@
+"""Looking at the living run for one turn: everything that core/decide.py needs to know about it.
+
+Responsible for the order in which things are read, and for reading the whole process table only when something hangs
+on it. Refuses to act and to remember more than the members it saw last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from watchdog.classify.ends import classify, is_permanent
+from watchdog.collectors.beats import see_beat
+from watchdog.collectors.run import RunWatch, last_words
+from watchdog.contract import Acknowledgement, ContractError
+from watchdog.core.facts import Fact, Known, Unknown
+from watchdog.core.identity import Process, ProcessId
+from watchdog.core.phase import Phase
+from watchdog.core.seen import BeatSeen, EndSeen, Seen, Shim
+from watchdog.core.state import State
+from watchdog.folders import JobFolders
+from watchdog.opening import run_lock_is_free
+
+_MEMBERS_EVERY_S = 10.0
+
+
+def beat_of(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
+    """The run's beat; its process counts as alive only as a descendant of the living shim."""
+    root: ProcessId | None = watch.start.shim if watch.start is not None and watch.shim() is Shim.ALIVE else None
+    return see_beat(watch.folder.beat, run_id=watch.record.run_id, now_s=now_s, shim=root)
+
+
+class RunEyes:
+    """Looks at one run after the other. For use from the loop alone."""
+
+    def __init__(self, folders: JobFolders, doubt: Callable[[str], None]) -> None:
+        """`doubt` is told what cannot be believed, for the person at the screen."""
+        self._folders = folders
+        self._doubt = doubt
+        self._members: tuple[Process, ...] = ()
+        self._members_s = -_MEMBERS_EVERY_S
+
+    def forget(self) -> None:
+        """A new run begins."""
+        self._members, self._members_s = (), -_MEMBERS_EVERY_S
+
+    def look(self, watch: RunWatch, state: State, seen: Seen) -> Seen:
+        """`seen` with everything about the run."""
+        shim = watch.shim()
+        # The beat before the acknowledgement: whoever is seen stepping has had the time to say what it restored.
+        beat = beat_of(watch, seen.now_s)
+        if isinstance(beat, Unknown):
+            self._doubt(f"blind to the beats of run {watch.record.number}: {beat.why}; a stall would not be seen")
+        acknowledgement = self._acknowledgement(watch)
+        leader_alive = watch.leader_alive()
+        end = None
+        if shim in (Shim.ENDED, Shim.LOST, Shim.NEVER) or not leader_alive:
+            end = _end_of(watch, beat)
+        closely = state.phase is not Phase.RUNNING or (state.run is not None and state.run.stale_looks > 0)
+        members, unclear, lock_free = self._members_of(watch, shim, seen.now_s, closely=closely)
+        return dataclasses.replace(
+            seen,
+            shim=shim,
+            leader_alive=leader_alive,
+            end=end,
+            members=members,
+            unclear=unclear,
+            traced=watch.traced(members) if closely else (),
+            run_lock_free=lock_free,
+            beat=beat,
+            acknowledgement=acknowledgement,
+        )
+
+    def _acknowledgement(self, watch: RunWatch) -> Acknowledgement | None:
+        try:
+            return Acknowledgement.read(watch.folder.acknowledgement)
+        except FileNotFoundError:
+            return None
+        except (OSError, ContractError) as error:
+            self._doubt(f"the acknowledgement cannot be read: {error}")
+            return None
+
+    def _members_of(
+        self, watch: RunWatch, shim: Shim, now_s: float, *, closely: bool
+    ) -> tuple[tuple[Process, ...], tuple[Process, ...], bool | None]:
+        """(members, unclear, run lock free). The table is read now and then, or when every member matters."""
+        if shim is Shim.LOST:
+            orphans = watch.orphans(self._folders.run_lock)
+            free = run_lock_is_free(self._folders) if not orphans.ours and not orphans.unclear else None
+            return orphans.ours, orphans.unclear, free
+        if shim is not Shim.ALIVE:
+            return (), (), None
+        if closely or now_s - self._members_s >= _MEMBERS_EVERY_S:
+            self._members, self._members_s = watch.members(), now_s
+        return self._members, (), None
+
+
+def _end_of(watch: RunWatch, beat: Fact[BeatSeen]) -> EndSeen:
+    record = watch.exit_record()
+    beat_pid = beat.value.beat.pid if isinstance(beat, Known) else None
+    cause, words = classify(record, beat_pid=beat_pid)
+    return EndSeen(cause=cause, words=words, permanent=is_permanent(record), error=last_words(watch.folder))
