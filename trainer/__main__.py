@@ -19,8 +19,8 @@ from watchdog.contract import Run
 
 Command = Callable[[argparse.Namespace, Run, Console], int]
 EXIT_INTERRUPTED = 130
-# How long torch's OpenMP threads spin at a barrier before they sleep. libgomp's own 300,000 turns make a step 8.7 times
-# slower as soon as one other process wants a core (0.10 to 0.87 s, two cores); with 5,000 it is 0.28 s, and 0.107 alone.
+# How long torch's OpenMP threads spin at a barrier before they sleep. With libgomp's own 300,000 turns, a step on two
+# cores grows from 0.10 to 0.87 s as soon as one other process wants a core; with 5,000, from 0.107 to 0.28 s.
 SPIN_COUNT = "5000"
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchdog.control import NoSupervisorError, request
-from watchdog.core.history import fold
+from watchdog.core.history import Event, fold
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_STOPPED, ControlError
 from watchdog.folders import JobFolders
 from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
 from watchdog.places import folders_of
 from watchdog.render import duration, view_from_record
-from watchdog.settings import Settings
+from watchdog.settings import DEFAULT_JOB, Settings
 
 if TYPE_CHECKING:
     from watchdog.core.diagnosis import Diagnosis
@@ -91,21 +92,24 @@ def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
         ledger = open_ledger(folders, clock, this_host())
         with contextlib.closing(ledger):
             history = fold(ledger.events)
-            start = "start the supervisor: watchdog run" + _same_job(settings)
+            start = "start the supervisor: " + _how_to_start(settings, ledger.events)
             if history.hold is None:
                 return f"no supervisor runs and nothing is held; {start}"
             ledger.record("lifted", "the hold is lifted by a person")
             return f"the hold is lifted ({history.hold}); {start}"
 
 
-def _same_job(settings: Settings) -> str:
-    """What must be added to `watchdog run` to mean this job."""
-    parts = ""
+def _how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
+    """The command that supervises this very job again."""
+    words = "watchdog run"
     if settings.config_file is not None and settings.config_file != Path.cwd() / "watchdog.toml":
-        parts += f" --config {settings.config_file}"
-    if settings.job.name != "default":
-        parts += f" --job {settings.job.name}"
-    return parts
+        words += f" --config {settings.config_file}"
+    if not settings.job.built_in:
+        return words + (f" --job {settings.job.name}" if settings.config_file is not None else "")
+    launches = [event.data.get("command") for event in events if event.kind == "run_launching"]
+    if launches and isinstance(launches[-1], list) and settings.job.name != DEFAULT_JOB:
+        return words + " -- " + shlex.join(str(part) for part in launches[-1])
+    return words
 
 
 def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:

@@ -50,6 +50,15 @@ def _settings(config: Path | None, job: str | None, command: list[str] | None = 
     )
 
 
+def _existing(config: Path | None, job: str | None) -> Settings:
+    """The settings of a job that is asked about: without a name, the only one there is will do."""
+    from watchdog.places import the_only_job
+
+    settings = _settings(config, job)
+    only = the_only_job(settings) if job is None else None
+    return settings if only is None else _settings(config, only)
+
+
 def _leave(code: int) -> NoReturn:
     raise typer.Exit(code)
 
@@ -85,7 +94,7 @@ def status(config: ConfigOption = None, job: JobOption = None, as_json: JsonOpti
     from watchdog.asking import status_of
     from watchdog.render import status_lines, status_record
 
-    view = status_of(_settings(config, job))
+    view = status_of(_existing(config, job))
     if as_json:
         print(json.dumps(status_record(view), indent=1, allow_nan=False))
     else:
@@ -97,7 +106,7 @@ def relaunch(config: ConfigOption = None, job: JobOption = None) -> None:
     """Lift a hold, or stop the living run and start it again from its verified checkpoint."""
     from watchdog.asking import relaunch_job
 
-    print(relaunch_job(_settings(config, job), sys.argv))
+    print(relaunch_job(_existing(config, job), sys.argv))
 
 
 @app.command()
@@ -109,7 +118,7 @@ def stop(
     """End the run (it saves first) and its supervisor; the job goes on with the next `watchdog run`."""
     from watchdog.asking import stop_job
 
-    _leave(stop_job(_settings(config, job), now=now, argv=sys.argv))
+    _leave(stop_job(_existing(config, job), now=now, argv=sys.argv))
 
 
 @app.command()
@@ -122,7 +131,7 @@ def logs(
     """What the supervisor said, or with --output what the trainer of the last run said."""
     from watchdog.showing import show_log
 
-    show_log(_settings(config, job), output=output, follow=follow)
+    show_log(_existing(config, job), output=output, follow=follow)
 
 
 @app.command(epilog="Exit codes, as monitoring plugins have them: 0 ok, 1 warning, 2 critical, 3 unknown.")
@@ -141,7 +150,7 @@ def diagnose(
         return
     from watchdog.asking import diagnose_job
 
-    diagnosis = diagnose_job(_settings(config, job))
+    diagnosis = diagnose_job(_existing(config, job))
     if as_json:
         print(json.dumps(render_diagnose.to_json(diagnosis), indent=1, allow_nan=False))
     else:

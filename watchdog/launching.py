@@ -9,10 +9,13 @@ from pathlib import Path
 
 from watchdog.actuators.launch import LaunchOrder, launch, ticks_now
 from watchdog.clock import Clock
+from watchdog.collectors.locks import read_lock
+from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Checkpoint
 from watchdog.core.decide import launched
+from watchdog.core.facts import Known
 from watchdog.core.history import History
 from watchdog.core.restore import run_state
 from watchdog.core.runrecord import Expectation, RunRecord
@@ -29,6 +32,17 @@ BUILT_IN_COMMAND = (sys.executable, "-P", "-m", "trainer", "train")
 def command_of(settings: Settings) -> tuple[str, ...]:
     """What is executed: the configured command, or the bundled trainer."""
     return BUILT_IN_COMMAND if settings.job.built_in else settings.job.command
+
+
+def run_lock_holders(path: str, clock: Clock) -> str:
+    """Who holds the run lock, for a person who has to end it."""
+    try:
+        lock = read_lock(path, "run", Roots(), clock)
+    except (OSError, ValueError) as error:
+        return f"its holder cannot be seen: {error}"
+    if isinstance(lock, Known) and lock.value.holders:
+        return ", ".join(f"pid {holder.pid} {holder.command}".strip() for holder in lock.value.holders[:5])
+    return "its holder cannot be seen from here; watchdog diagnose"
 
 
 def launch_run(
@@ -88,24 +102,27 @@ def launch_run(
             ),
             job.folders,
         )
-    except (HeldError, StateError) as error:
+    except (HeldError, StateError) as failure:
+        why = str(failure)
+        if isinstance(failure, HeldError):
+            why += f" ({run_lock_holders(str(job.folders.run_lock), clock)})"
         ended = {
             "number": number,
             "run_id": run_id,
             "cause": Cause.NOT_STARTED.value,
-            "words": str(error),
+            "words": why,
             "baseline_step": baseline,
         }
         weighed = {"run_id": run_id, "cause": Cause.NOT_STARTED.value, "failures": state.failures}
         try:
             record(
                 [
-                    Record("run_ended", f"run {number} was not started: {error}", ended),
+                    Record("run_ended", f"run {number} was not started: {why}", ended),
                     Record("run_weighed", f"run {number} counts as not started", weighed),
                 ]
             )
         except RecordingError as second:
-            return Trouble(words=f"{error}; {second}")
-        return Trouble(words=str(error))
+            return Trouble(words=f"{why}; {second}")
+        return Trouble(words=why)
     watch = RunWatch(order, child)
     return watch, launched(state, run_state(order, clock.monotonic()), clock.monotonic())

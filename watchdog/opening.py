@@ -120,7 +120,7 @@ def run_lock_is_free(folders: JobFolders) -> bool:
 
 
 def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatch | None, Ended | None]:
-    """(the run to adopt, None), or (None, the end of a run that the ledger believes alive), or neither.
+    """(the run to adopt or None, the end of a run that the ledger believes alive and is not or None).
 
     Raises StateError when a run lives that cannot be watched from here, or may do so.
     """
@@ -131,20 +131,24 @@ def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatc
         if not run_lock_is_free(folders):
             raise StateError(f"{error}; a run holds the run lock and cannot be adopted: end it by hand") from error
         record = None
-    if record is None or (open_run is not None and open_run["run_id"] != record.run_id):
+    if record is None:
         return None, _never_started(open_run)
+    is_ours = open_run is not None and open_run["run_id"] == record.run_id
+    # Ours was recorded and never started; the record on disk is then an older run's, or another supervisor's.
+    stale = None if is_ours else _never_started(open_run)
     if open_run is None and history.last_run_id == record.run_id:
         return None, None
-    is_ours = open_run is not None
     if record.boot_id != host.boot_id:
-        return None, _gone(record, "was alive when the host went down", Cause.HOST_RESTARTED) if is_ours else None
+        gone = _gone(record, "was alive when the host went down", Cause.HOST_RESTARTED)
+        return None, gone if is_ours else stale
     if record.pid_namespace != host.pid_namespace:
         if not run_lock_is_free(folders):
             raise StateError(
                 f"run {record.run_id} lives in another pid namespace (another container) and cannot be watched "
                 "from here; start the watchdog there, or end it there"
             )
-        return None, _gone(record, "was alive in another pid namespace", Cause.UNKNOWN) if is_ours else None
+        gone = _gone(record, "was alive in another pid namespace", Cause.UNKNOWN)
+        return None, gone if is_ours else stale
     watch = RunWatch(record)
     state = watch.shim()
     if state is Shim.STARTING and run_lock_is_free(folders):
@@ -152,8 +156,8 @@ def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatc
         return None, _never_started(open_run)
     if state in (Shim.ENDED, Shim.NEVER) and not is_ours:
         watch.close()
-        return None, None
-    return watch, None
+        return None, stale
+    return watch, stale
 
 
 def _never_started(open_run: object) -> Ended | None:

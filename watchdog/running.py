@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from watchdog.core.phase import Phase
 from watchdog.core.view import StatusView
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, ControlError, HeldError, SettingsError, StateError
 from watchdog.folders import JobFolders
+from watchdog.launching import command_of
 from watchdog.ledgerview import view_of_ledger
+from watchdog.masking import mask_command
 from watchdog.opening import OpenJob, open_job
 from watchdog.places import folders_of
 from watchdog.render import duration, summary_lines
@@ -62,6 +65,7 @@ def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: 
     if new:
         begin_anew(job, clock, screen)
     if job.watch is None and job.history.finished is not None and job.history.hold is None:
+        require_same_command(settings, job)
         say_finished(settings, job.folders, job, screen, "was finished before; begin again with: watchdog run --new")
         job.ledger.close()
         return EXIT_OK
@@ -85,6 +89,19 @@ def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: 
             server.close()
     say_goodbye(settings, job, screen, supervisor.view, code)
     return code
+
+
+def require_same_command(settings: Settings, job: OpenJob) -> None:
+    """A finished job is not mistaken for another command of the same name. Raises SettingsError."""
+    launches = [event.data.get("command") for event in job.ledger.events if event.kind == "run_launching"]
+    command = mask_command(command_of(settings))
+    if settings.job.built_in or not launches or launches[-1] == command:
+        return
+    before = shlex.join(str(part) for part in launches[-1] or [])
+    raise SettingsError(
+        f"job {settings.job.name} was finished with another command ({before}); give this one a name of its own "
+        "(watchdog run --job NAME -- ...), or archive the finished one and begin again: --new"
+    )
 
 
 def begin_anew(job: OpenJob, clock: Clock, screen: Screen) -> None:

@@ -5,8 +5,11 @@ Whatever a test does, its bed is closed after it: every process of its job is ki
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,3 +75,76 @@ def ends_as_undisturbed(workshop: Workshop) -> Callable[..., None]:
 @pytest.fixture
 def kill_numbers() -> dict[str, signal.Signals]:
     return {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "CONT": signal.SIGCONT}
+
+
+_BYSTANDER = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.2)"
+
+
+@pytest.fixture
+def bystander() -> Iterator[Callable[..., int]]:
+    """`bystander(like=bed)` or `bystander(pid=number)`: a process that is none of ours. Ended, by number, afterwards.
+
+    `like`: the words of the bed's command, with the same interpreter. `pid`: the number it is to have.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*, like: Bed | None = None, pid: int | None = None) -> int:
+        more = [] if like is None else tomllib.loads(like.config.read_text())["job"]["command"][1:]
+        for _ in range(200):
+            if pid is not None:
+                Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BYSTANDER, *more], stdout=subprocess.PIPE, start_new_session=True, cwd="/"
+            )
+            started.append(process)
+            if pid is None or process.pid == pid or os.path.exists(f"/proc/{pid}"):
+                break
+            started.remove(process)
+            process.kill()
+            process.communicate()
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process.pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def debugger() -> Iterator[Callable[[int], Callable[[], None]]]:
+    """`let_go = debugger(pid)`: seizes and stops the process as a debugger does, in a process of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def seize(pid: int) -> Callable[[], None]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _DEBUGGER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        started.append(process)
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if said != b"held\n":
+            pytest.skip(f"ptrace is not allowed here: {said!r}")
+        return lambda: (process.communicate(), None)[1]
+
+    yield seize
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# The kernel lets go of a traced process when its tracer ends.
+_DEBUGGER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+pid = int(sys.argv[1])
+SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+if libc.ptrace(SEIZE, pid, None, None) != 0 or libc.ptrace(INTERRUPT, pid, None, None) != 0:
+    print("refused", ctypes.get_errno(), flush=True)
+else:
+    os.waitpid(pid, WALL)
+    print("held", flush=True)
+    sys.stdin.read()
+"""

@@ -102,6 +102,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for name in contract.CONTRACT_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5000")  # main would set it, and leave it to the tests after this one
 
     def run(arguments: list[str], environment: dict[str, str] | None = None) -> int:
         from trainer.__main__ import main

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from watchdog import contract
 
 
@@ -90,3 +92,20 @@ def test_the_first_beat_comes_before_torch() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 0
+
+
+def test_the_cores_are_shared_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.__main__ import SPIN_COUNT, share_the_cores
+
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that both are put back afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    share_the_cores()
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    share_the_cores()
+    assert os.environ["GOMP_SPINCOUNT"] == SPIN_COUNT
+    os.environ["GOMP_SPINCOUNT"] = "7"
+    share_the_cores()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
