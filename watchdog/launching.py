@@ -99,6 +99,7 @@ def launch_run(
                 directory=settings.job.directory,
                 environment=settings.job.environment,
                 manifest=None if checkpoint is None else Path(checkpoint.manifest),
+                beat_deadline_s=settings.deadlines.train_s,
             ),
             job.folders,
         )

@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Callable
 
 from watchdog.classify.ends import classify, is_permanent
+from watchdog.clock import Clock
 from watchdog.collectors.beats import see_beat
+from watchdog.collectors.notify import NotifySocket
 from watchdog.collectors.run import RunWatch, last_words
 from watchdog.contract import Acknowledgement, ContractError
-from watchdog.core.facts import Fact, Known, Unknown
+from watchdog.core.facts import Absent, Fact, Known, Unknown
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, EndSeen, Seen, Shim
@@ -24,7 +26,7 @@ from watchdog.opening import run_lock_is_free
 _MEMBERS_EVERY_S = 10.0
 
 
-def beat_of(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
+def _beat_in_file(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
     """The run's beat; its process counts as alive only as a descendant of the living shim."""
     root: ProcessId | None = watch.start.shim if watch.start is not None and watch.shim() is Shim.ALIVE else None
     return see_beat(watch.folder.beat, run_id=watch.record.run_id, now_s=now_s, shim=root)
@@ -33,22 +35,43 @@ def beat_of(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
 class RunEyes:
     """Looks at one run after the other. For use from the loop alone."""
 
-    def __init__(self, folders: JobFolders, doubt: Callable[[str], None]) -> None:
+    def __init__(self, folders: JobFolders, clock: Clock, doubt: Callable[[str], None]) -> None:
         """`doubt` is told what cannot be believed, for the person at the screen."""
         self._folders = folders
         self._doubt = doubt
+        self._clock = clock
         self._members: tuple[Process, ...] = ()
         self._members_s = -_MEMBERS_EVERY_S
+        self._notify: NotifySocket | None = None
+
+    def begin(self, watch: RunWatch) -> None:
+        """A run begins, or is adopted: hear its notify socket."""
+        self.forget()
+        try:
+            self._notify = NotifySocket(watch.record.run_id, self._clock)
+        except OSError as error:
+            self._doubt(f"the notify socket cannot be had ({error.strerror}): only the beat file is heard")
 
     def forget(self) -> None:
-        """A new run begins."""
+        """The run is over."""
         self._members, self._members_s = (), -_MEMBERS_EVERY_S
+        if self._notify is not None:
+            self._notify.close()
+            self._notify = None
+
+    def beat(self, watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
+        """The newest beat: from the beat file, or where there is none from the notify socket."""
+        beat = _beat_in_file(watch, now_s)
+        if isinstance(beat, Absent) and self._notify is not None:
+            self._notify.root = watch.start.shim if watch.start is not None else None
+            beat = self._notify.beat(now_s)
+        return beat
 
     def look(self, watch: RunWatch, state: State, seen: Seen) -> Seen:
         """`seen` with everything about the run."""
         shim = watch.shim()
         # The beat before the acknowledgement: whoever is seen stepping has had the time to say what it restored.
-        beat = beat_of(watch, seen.now_s)
+        beat = self.beat(watch, seen.now_s)
         if isinstance(beat, Unknown):
             self._doubt(f"blind to the beats of run {watch.record.number}: {beat.why}; a stall would not be seen")
         acknowledgement = self._acknowledgement(watch)

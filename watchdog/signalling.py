@@ -11,17 +11,23 @@ from typing import Any
 
 from watchdog.actuators.stop import kill_round, terminate
 from watchdog.collectors.run import RunWatch
-from watchdog.core.facts import Known
+from watchdog.core.facts import Fact, Known
 from watchdog.core.identity import Process, ProcessId
-from watchdog.core.seen import Shim
-from watchdog.looking import beat_of
+from watchdog.core.seen import BeatSeen, Shim
 
 
 class Signaller:
     """Ends one run after the other. `record` raises RecordingError, `note` writes what nothing depends on."""
 
-    def __init__(self, run_lock: Path, record: Callable[..., Any], note: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        run_lock: Path,
+        beat: Callable[[RunWatch, float], Fact[BeatSeen]],
+        record: Callable[..., Any],
+        note: Callable[..., Any],
+    ) -> None:
         self._run_lock = run_lock
+        self._beat = beat
         self._record = record
         self._note = note
         self._killed: frozenset[int] = frozenset()
@@ -33,7 +39,7 @@ class Signaller:
     def terminate(self, watch: RunWatch, target: ProcessId | None, only_if_seq: int | None, now_s: float) -> bool:
         """TERM. False when the last look found a new beat: then nothing was done."""
         if only_if_seq is not None:
-            beat = beat_of(watch, now_s)
+            beat = self._beat(watch, now_s)
             if not isinstance(beat, Known) or beat.value.beat.seq != only_if_seq:
                 self._note("run_goes_on", "it beat at the last look before the stop: nothing was done")
                 return False

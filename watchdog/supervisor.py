@@ -45,7 +45,7 @@ from watchdog.errors import EXIT_FAILURE, RecordingError
 from watchdog.hostwatch import HostWatch
 from watchdog.launching import launch_run
 from watchdog.listening import Listener
-from watchdog.looking import RunEyes, beat_of
+from watchdog.looking import RunEyes
 from watchdog.metrics import Metrics
 from watchdog.opening import OpenJob
 from watchdog.render import live_line
@@ -109,8 +109,8 @@ class Supervisor:
         living = None if self._watch is None else self._watch.record
         self._state: State = restore(self._history, living, clock.monotonic(), policy)
         self._host = HostWatch(settings, job.folders, clock)
-        self._eyes = RunEyes(job.folders, self._say_trouble)
-        self._signaller = Signaller(job.folders.run_lock, self._record_one, self._note)
+        self._eyes = RunEyes(job.folders, clock, self._say_trouble)
+        self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
         self._listener = Listener(screen.detach, lambda: self.view)
         self._verifier = Verifier(job.folders.checkpoints, job.folders.lineage)
         self._choice: Choice | None = None
@@ -175,13 +175,14 @@ class Supervisor:
             record = self._watch.record
             words = f"run {record.number} ({record.run_id}) was there already: adopted"
             self._note("run_adopted", words, run_id=record.run_id)
+            self._eyes.begin(self._watch)
         if self._state.hold is not None:
             self._screen.line("HOLD", self._state.hold)
         if self._state.phase in (Phase.GATING, Phase.WEIGHING):
             self._order_choice()
         if self._state.phase is Phase.STOPPING and self._watch is not None:
             # Begun by a supervisor that died: whether its TERM was sent is not known, and a second one is harmless.
-            beat = beat_of(self._watch, self._clock.monotonic())
+            beat = self._eyes.beat(self._watch, self._clock.monotonic())
             target = None
             if isinstance(beat, Known) and beat.value.alive:
                 target = ProcessId(beat.value.beat.pid, beat.value.beat.start_ticks)
@@ -327,7 +328,7 @@ class Supervisor:
             return
         self._watch, self._state = launched
         self._choice = None
-        self._eyes.forget()
+        self._eyes.begin(self._watch)
         self._signaller.forget()
         self._pace.reset()
 
@@ -336,6 +337,7 @@ class Supervisor:
         if self._watch is not None and self._state.run is None:
             self._watch.close()
             self._watch = None
+            self._eyes.forget()
 
     # --- showing --------------------------------------------------------------------------------------------
     def _publish(self, seen: Seen, plan: Plan) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from watchdog import contract
 from watchdog.actuators.locks import take_run_lock
+from watchdog.collectors.notify import address_of
 from watchdog.core.runrecord import RunRecord
 from watchdog.errors import HeldError, StateError
 from watchdog.folders import JobFolders, RunFolder
@@ -29,13 +30,17 @@ _MANAGERS_ENVIRONMENT = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOrder:
-    """Everything a launch needs. `manifest`: the verified checkpoint's manifest, None for a fresh start."""
+    """Everything a launch needs. `manifest`: the verified checkpoint's manifest, None for a fresh start.
+
+    `beat_deadline_s` is told to trainers that beat through the notify socket, as WATCHDOG_USEC.
+    """
 
     record: RunRecord
     command: tuple[str, ...]
     directory: Path
     environment: Mapping[str, str]
     manifest: Path | None
+    beat_deadline_s: float
 
 
 def trainer_environment(base: Mapping[str, str], order: LaunchOrder, folders: JobFolders) -> dict[str, str]:
@@ -56,6 +61,9 @@ def trainer_environment(base: Mapping[str, str], order: LaunchOrder, folders: Jo
     environment[contract.ENV_CHECKPOINTS] = str(folders.checkpoints)
     environment[contract.ENV_RUN_LOCK] = str(folders.run_lock)
     environment[contract.ENV_RUN_RECORD] = str(folders.run_record)
+    # The same as systemd's own: trainers that beat through sd_notify(3) need to know nothing of us.
+    environment["NOTIFY_SOCKET"] = address_of(record.run_id)
+    environment["WATCHDOG_USEC"] = str(int(order.beat_deadline_s * 1e6))
     if record.level == 2:
         fresh = record.expectation.fresh
         environment[contract.ENV_RESUME] = contract.RESUME_FRESH if fresh else contract.RESUME_REQUIRE

@@ -41,6 +41,7 @@ class BeatSeen:
     beat: Beat
     alive: bool
     stopped: bool  # state T
+    extended_until_s: float = 0.0  # it asked for time until then (EXTEND_TIMEOUT_USEC)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -102,7 +102,8 @@ def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> t
     nothing_due = beat is None and (run.level == 0 or not isinstance(seen.beat, Absent))
     since, deadline = beat_deadline(run, beat, policy)
     silent_s = seen.now_s - since
-    if nothing_due or silent_s <= deadline:
+    extended = beat is not None and seen.now_s < beat.extended_until_s
+    if nothing_due or extended or silent_s <= deadline:
         return dataclasses.replace(state, run=dataclasses.replace(run, stale_looks=0)), Plan()
     if run.stale_looks == 0:
         run = dataclasses.replace(run, stale_looks=1, stale_look_s=seen.now_s)

@@ -24,6 +24,7 @@ from watchdog.core.causes import Cause
 from watchdog.core.choice import Refusal
 from watchdog.core.decide import TRANSITIONS, beat_deadline, decide, launched, resumed
 from watchdog.core.facts import Absent, Known, Unknown
+from watchdog.core.phase import Phase
 from watchdog.core.runrecord import Expectation
 from watchdog.core.seen import EndSeen, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
@@ -32,7 +33,6 @@ from watchdog.core.state import (
     Kill,
     Launch,
     Leave,
-    Phase,
     Policy,
     Quarantine,
     State,
@@ -55,7 +55,12 @@ def alive(now_s: float, **changes: object) -> Seen:
 
 def stopping(cause: Cause, *, kill_from_s: float = 15.0, hold_after: bool = False, wish: Wish = Wish.RUN) -> State:
     stop = Stop(
-        cause=cause, reason="a reason", kill_from_s=kill_from_s, give_up_s=kill_from_s + 20.0, hold_after=hold_after
+        cause=cause,
+        reason="a reason",
+        since_s=0.0,
+        kill_from_s=kill_from_s,
+        give_up_s=kill_from_s + 20.0,
+        hold_after=hold_after,
     )
     return State(phase=Phase.STOPPING, since_s=0.0, run=make_run(stop=stop), wish=wish)
 
@@ -313,8 +318,17 @@ def test_a_drain_asks_the_beating_process_and_waits_as_long_as_a_drain_may_take(
     assert action.target.pid == 501  # not the leader: a wrapper shell would die and lose the save
     assert state.run is not None
     assert state.run.stop is not None
-    assert state.run.stop.kill_from_s == 130.0
+    assert state.run.stop.kill_from_s == 25.0
     assert state.wish is Wish.LEAVE
+    draining = make_beat(20.0, phase="drain", seq=2)  # it says that it is at it: 120 s, counted from the request
+    state, plan = decide(state, alive(21.0, beat=draining), POLICY)
+    for now_s in (25.0, 60.0, 129.9):
+        state, plan = decide(state, alive(now_s, beat=draining), POLICY)
+        assert not plan.actions
+    for seq, now_s in enumerate((129.95, 130.0, 131.0), start=3):  # and not for ever, however often it says so
+        beat = make_beat(now_s, phase="drain", seq=seq)
+        state, plan = decide(state, alive(now_s, beat=beat), POLICY)
+    assert plan.actions == (Kill(),)
 
 
 def test_term_goes_to_the_leader_where_nobody_beats() -> None:
@@ -396,15 +410,24 @@ def test_without_its_shim_a_run_is_over_only_by_every_cross_check(
     assert after.phase is Phase.HOLD
 
 
-@pytest.mark.parametrize("cause", [Cause.DRAINED, Cause.STALLED])
-def test_a_gap_never_shortens_a_grace(cause: Cause) -> None:
+@pytest.mark.parametrize("beat", [make_beat(5.0, phase="drain"), Unknown("torn at this very moment")])
+def test_a_gap_never_shortens_a_grace(beat: object) -> None:
     """A drain may take 120 s here; five seconds away must not leave it fewer than it had."""
-    state = stopping(cause, kill_from_s=130.0)
-    after, plan = decide(state, alive(20.0, gap=True), POLICY)
+    state = stopping(Cause.DRAINED, kill_from_s=120.0)
+    after, plan = decide(state, alive(20.0, gap=True, beat=beat), POLICY)
     assert not plan.actions
     assert after.run is not None
     assert after.run.stop is not None
-    assert after.run.stop.kill_from_s >= 130.0
+    assert after.run.stop.kill_from_s >= 120.0
+
+
+def test_a_gap_gives_a_stop_under_way_its_grace_anew() -> None:
+    after, plan = decide(stopping(Cause.STALLED), alive(4000.0, gap=False), POLICY)
+    assert after.phase is Phase.HOLD  # without knowing of the gap it would have been given up
+    state, _ = decide(stopping(Cause.STALLED), alive(14.0, gap=True), POLICY)
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert (state.run.stop.kill_from_s, state.run.stop.give_up_s) == (29.0, 49.0)
 
 
 def test_a_gap_in_the_middle_of_killing_goes_on_killing_with_a_new_wait() -> None:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.core.world import EVENTS, World, make_policy
-from watchdog.core.state import Phase
+from watchdog.core.phase import Phase
 
 LIVES = settings(
     max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False

@@ -17,6 +17,7 @@ from watchdog.core.decide import TRANSITIONS, decide, launched, resumed
 from watchdog.core.facts import Absent, Fact, Known, Unknown
 from watchdog.core.history import Event, History, fold
 from watchdog.core.identity import Process, ProcessId
+from watchdog.core.phase import Phase
 from watchdog.core.restore import restore, run_state
 from watchdog.core.runrecord import Expectation, RunRecord
 from watchdog.core.seen import BeatSeen, EndSeen, Gate, Request, Seen, Shim
@@ -26,7 +27,6 @@ from watchdog.core.state import (
     Kill,
     Launch,
     Leave,
-    Phase,
     Plan,
     Policy,
     Quarantine,

@@ -1,0 +1,129 @@
+"""The newest checkpoint is spoiled or swapped: never resumed from, the previous good one is used, the ledger says so."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.campaign_bed import Bed, Living
+from bench.campaign_damage import DAMAGES, data_file
+from bench.campaign_disturbed import swap
+from bench.campaign_workshop import Workshop, without_run_id
+from watchdog import contract
+
+
+def step_of(manifest: Path) -> int:
+    return contract.Manifest.read(manifest).step
+
+
+def still(bed: Bed, run: Living) -> Path:
+    """Stop the trainer, so that it saves no more; returns its newest manifest, which is verified by then."""
+    bed.harm(run.trainer, signal.SIGSTOP)
+    newest = bed.newest_manifest()
+
+    def verified() -> bool:
+        return step_of(newest) in {event["data"]["step"] for event in bed.kinds("checkpoint_verified")}
+
+    bed.run_where(lambda _run, _beat: verified(), f"{newest.name} to be verified")
+    return newest
+
+
+def test_damaged_in_four_ways(real_bed: Callable[..., Bed], ends_as_undisturbed: Callable[..., None]) -> None:
+    """One after the other in one job: truncated, a bit flipped, a page zeroed, emptied; each after it was verified."""
+    chance = random.Random(3)
+    bed = real_bed(delay_s=0.02)
+    supervisor = bed.start()
+    number = 0
+    refused = []
+    for name, damage in DAMAGES.items():
+        previous = max((event["data"]["step"] for event in bed.kinds("run_acknowledged")), default=0)
+        run = bed.run_at_step(previous + 21, after=number)
+        newest = still(bed, run)
+        step = step_of(newest)
+        damage(data_file(newest), chance)
+        bed.harm(run.trainer)
+        number = run.number
+        bed.run_where(lambda _run, _beat: True, "the next run", after=number)
+        launch = bed.kinds("run_launching")[-1]["data"]
+        assert launch["resume_step"] < step, f"{name}: resumed from the damaged step {step}\n{bed.tell()}"
+        assert launch["resume_step"] == step - 10, f"{name}: {launch}"
+        assert bed.kinds("checkpoint_refused")[-1]["data"]["step"] == step, f"{name}\n{bed.tell()}"
+        refused.append(step)
+    assert bed.ended(supervisor) == 0, bed.tell()
+    assert [event["data"]["step"] for event in bed.kinds("checkpoint_refused")] == refused
+    assert len(list((bed.checkpoints / "quarantine").glob("*.manifest.json"))) == len(refused)
+    ends_as_undisturbed(bed)
+
+
+@pytest.mark.parametrize("origin", ["another job", "no supervisor", "claims to be ours"])
+def test_swapped_after_it_was_verified(
+    origin: str, real_bed: Callable[..., Bed], workshop: Workshop, tmp_path: Path,
+    ends_as_undisturbed: Callable[..., None],
+) -> None:
+    """Another run's checkpoint of the same step, consistent with its own manifest, before the next choice."""
+    stranger = tmp_path / "stranger"
+    shutil.copytree(workshop.stranger(), stranger, ignore=shutil.ignore_patterns(".gpuhost-watchdog"))
+    bed = real_bed(delay_s=0.03)
+    supervisor = bed.start()
+    run = bed.run_at_step(23)
+    newest = still(bed, run)
+    foreign = stranger / newest.name
+    if origin == "no supervisor":
+        without_run_id(foreign)
+    elif origin == "claims to be ours":
+        record = contract.read_json(foreign, "manifest")
+        contract.write_json_durably(foreign, {**record, "run_id": run.run_id})
+    swap(newest, foreign)
+    bed.harm(run.trainer)
+    assert bed.ended(supervisor) == 0, bed.tell()
+    launch = bed.kinds("run_launching")[1]["data"]
+    assert launch["resume_step"] == step_of_name(newest) - 10, bed.tell()
+    assert bed.kinds("checkpoint_refused"), bed.tell()
+    ends_as_undisturbed(bed)
+
+
+def step_of_name(manifest: Path) -> int:
+    return int(manifest.name.split(".")[0].removeprefix("step-"))
+
+
+def test_swapped_between_choice_and_load(
+    real_bed: Callable[..., Bed], workshop: Workshop, tmp_path: Path, ends_as_undisturbed: Callable[..., None]
+) -> None:
+    """The command itself swaps what was chosen, manifest included, and then loads it: echoing the manifest would pass."""
+    marker = tmp_path / "swapped"
+    bed = real_bed(disturbed=("--swap-once", workshop.stranger(), marker), delay_s=0.03)
+    supervisor = bed.start()
+    run = bed.run_at_step(23)
+    bed.harm(run.trainer)
+    assert bed.ended(supervisor) == 0, bed.tell()
+    assert marker.exists()
+    swapped = step_of_name(bed.checkpoints / marker.read_text())
+    ended = bed.kinds("run_ended")[1]["data"]
+    assert ended["cause"] == "wrong_restore", bed.tell()
+    wrong = ended["run_id"]
+    assert [event["data"]["run_id"] for event in bed.kinds("run_refused")] == [wrong]
+    launches = [event["data"]["resume_step"] for event in bed.kinds("run_launching")]
+    assert launches == [None, swapped, swapped - 10], bed.tell()
+    assert swapped in {event["data"]["step"] for event in bed.kinds("checkpoint_refused")}
+    ends_as_undisturbed(bed, refused_runs=frozenset({wrong}))
+
+
+def test_all_checkpoints_spoiled_is_a_hold(counter_bed: Callable[..., Bed]) -> None:
+    """What had checkpoints is never begun anew by itself."""
+    bed = counter_bed("--steps", "60", "--delay", "0.03")
+    supervisor = bed.start()
+    run = bed.run_at_step(8)
+    bed.harm(run.trainer, signal.SIGSTOP)
+    for manifest in bed.checkpoints.glob("count-*.manifest.json"):
+        os.truncate(data_file(manifest), 3)
+    bed.harm(run.trainer)
+    assert bed.ended(supervisor) == 3, bed.tell()
+    assert len(bed.kinds("run_launching")) == 1
+    assert "none can be verified" in bed.screen
+    assert len(list((bed.checkpoints / "quarantine").glob("*.manifest.json"))) == 2
