@@ -1,0 +1,145 @@
+"""The disk under state and checkpoints is filled to the last byte while all runs: nothing is done unrecorded, nothing lost.
+
+The disk is a small tmpfs in a mount namespace of its own, which ends with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.campaign_bed import Bed, wait_for
+from bench.campaign_observer import is_living
+from bench.campaign_workshop import Workshop, differences
+
+DISK = "12m"
+
+
+class Disk:
+    """A tmpfs at `path`, seen from here at `seen`."""
+
+    def __init__(self, path: Path, holder: int) -> None:
+        self.path = path
+        self.seen = Path(f"/proc/{holder}/root{path}")
+        self.prefix = ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--"]
+
+    def fill(self) -> None:
+        """To the last byte: every block, and the rest of the last one."""
+        with open(self.seen / "filling", "ab", buffering=0) as file:
+            for size in (1024 * 1024, 4096, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(b"x" * size)
+
+    def is_full(self) -> bool:
+        try:
+            with open(self.seen / "probe", "wb", buffering=0) as file:
+                file.write(b"x")
+        except OSError as error:
+            return error.errno == errno.ENOSPC
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                (self.seen / "probe").unlink()
+        return False
+
+    def free(self) -> None:
+        (self.seen / "filling").unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "mount"))):
+        pytest.skip("needs root, unshare, nsenter and mount, for a disk of its own")
+    place = tmp_path / "disk"
+    place.mkdir()
+    script = f'mount -t tmpfs -o size={DISK} tmpfs "$0" && echo mounted && exec sleep 600'
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(place)], stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        if holder.stdout.readline() != b"mounted\n":
+            pytest.skip("a tmpfs cannot be mounted here")
+        yield Disk(place, holder.pid)
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_filled_to_the_last_byte(disk: Disk, workshop: Workshop) -> None:
+    """Full: training goes on without saving, a death can be recorded from the ballast, and once more nothing fits.
+
+    Then a stall that cannot be recorded is not acted upon. Space again: it is, and the job ends as undisturbed.
+    """
+    bed = Bed(
+        disk.path,
+        workshop.command(delay_s=0.05),
+        settings={"deadlines": {"train": "2s"}, "stop": {"grace": "1s"}},
+        prefix=disk.prefix,
+        seen_root=disk.seen,
+    )
+    try:
+        bed.observe()
+        supervisor = bed.start()
+        run = bed.run_at_step(12)
+        wait_for(lambda: (bed.state / "ballast").exists(), "the ballast")
+        disk.fill()
+        assert disk.is_full()
+        bed.harm(run.trainer)
+        ended = bed.wait_event("run_ended")
+        assert not (bed.state / "ballast").exists(), "without the ballast the end could not have been recorded"
+        run = bed.run_at_step(11, after=run.number)
+        while not disk.is_full():
+            disk.fill()
+        size = (bed.state / "ledger.jsonl").stat().st_size
+        bed.harm(run.trainer, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        wait_for(lambda: time.monotonic() - stopped_s > 4.5, "deadline and grace, twice over", every_s=0.1)
+        recorded = [event for event in bed.kinds("run_stopping") if event["wall_s"] > ended["wall_s"]]
+        if not recorded:  # the rest of the ledger's own page may take one more record
+            assert is_living(run.trainer, None) is not None, "killed without a record\n" + bed.tell()
+            assert "trouble" in bed.screen
+        assert (bed.state / "ledger.jsonl").stat().st_size >= size
+        assert supervisor.poll() is None, bed.tell()
+        disk.free()
+        assert bed.ended(supervisor) == 0, bed.tell()
+        found = [*bed.problems(), *differences(bed.outcome(), workshop.reference())]
+        assert not found, "\n".join([*found, bed.tell()])
+        assert b"\n\n" not in (bed.state / "ledger.jsonl").read_bytes()
+        bed.events()  # raises where a line is no JSON
+    finally:
+        bed.close()
+
+
+def test_a_start_on_a_full_disk(disk: Disk, tmp_path: Path) -> None:
+    """Nothing can be recorded, so nothing is started; one clear error; with space again it simply works."""
+    bed = Bed(
+        disk.path,
+        [sys.executable, "-P", "-m", "bench.campaign_counter", "--delay", "0.0"],
+        prefix=disk.prefix,
+        seen_root=disk.seen,
+        settings={"relaunch": {"gate_wait": "1s"}},
+    )
+    with bed:
+        disk.fill()
+        process = subprocess.run(
+            bed.command("run"), env=bed.environment(), cwd="/", capture_output=True, text=True, timeout=30
+        )
+        assert process.returncode in (1, 2, 3), process.stdout + process.stderr
+        assert "Traceback" not in process.stderr, process.stderr
+        assert "No space left on device" in process.stdout + process.stderr
+        assert not bed.kinds("run_launching")
+        disk.free()
+        if process.returncode == 3:
+            assert bed.call("relaunch").returncode == 0
+        assert bed.ended(bed.start()) == 0, bed.tell()
