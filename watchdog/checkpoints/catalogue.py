@@ -133,19 +133,19 @@ def ever_had_checkpoints(folder: Path) -> bool:
         return False
 
 
-def read_lineage(path: Path) -> frozenset[str] | None:
-    """The run ids that ever trained into the folder; None when there is no such record. Raises OSError."""
+def read_lineage(path: Path) -> tuple[str, ...] | None:
+    """The run ids that ever trained into the folder, oldest first; None when there is no such record. Raises OSError."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
-    return frozenset(line.strip() for line in text.splitlines() if line.strip())
+    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
 
 
 def choose(
     folder: Path,
     *,
-    lineage: frozenset[str] | None,
+    lineage: tuple[str, ...] | None,
     known: tuple[Known, ...],
     refused_runs: frozenset[str],
     ledger_knew: bool,

@@ -54,22 +54,32 @@ def lineage_problem(
     step: int,
     digest: str,
     run_id: str | None,
-    lineage: frozenset[str] | None,
+    lineage: tuple[str, ...] | None,
     known: tuple[Known, ...],
     refused_runs: frozenset[str],
 ) -> str | None:
     """Why a candidate whose bytes agree with its manifest is still not ours; None when it is.
 
-    `lineage`: ids of all runs that ever trained into this folder, None when the folder has no such record.
+    `lineage`: ids of all runs that ever trained into this folder, oldest first, None when the folder has no such
+    record. A step that was verified may have other bytes later only if a later run of this job saved it anew; a
+    checkpoint without a run id (trained by hand) never replaces a verified one.
     """
     if run_id is not None and run_id in refused_runs:
         return f"it was saved by run {run_id}, which had not restored what it should have"
-    same_step = [entry for entry in known if entry.step == step and entry.run_id == run_id]
-    if same_step and digest not in {entry.digest for entry in same_step}:
-        return f"it was {same_step[-1].digest[:12]}… when it was verified and is {digest[:12]}… now"
     if lineage is not None and run_id is not None and run_id not in lineage:
         return f"it was saved by run {run_id}, which is no run of this job"
+    before = [entry for entry in known if entry.step == step]
+    if not before or digest in {entry.digest for entry in before}:
+        return None
+    age = _age(run_id, lineage)
+    if age < 0 or any(_age(entry.run_id, lineage) >= age for entry in before):
+        return f"it was {before[-1].digest[:12]}… when it was verified and is {digest[:12]}… now"
     return None
+
+
+def _age(run_id: str | None, lineage: tuple[str, ...] | None) -> int:
+    """The place of a run in the lineage; -1 for one that has none."""
+    return lineage.index(run_id) if lineage is not None and run_id is not None and run_id in lineage else -1
 
 
 def conclude_choice(*, chosen: Checkpoint | None, refused: tuple[Refusal, ...], ever_knew: bool) -> Choice:
