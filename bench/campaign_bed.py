@@ -129,7 +129,6 @@ class Bed:
         self.harmed: set[int] = set()  # killed by a drill
         self.supervisors: list[subprocess.Popen[bytes]] = []
         self._observer: subprocess.Popen[bytes] | None = None
-        self._report = self.seen / "observer.json"
         tables: dict[str, dict[str, Any]] = {
             "job": {
                 "name": self.name,
@@ -293,7 +292,7 @@ class Bed:
     def observe(self) -> None:
         """Start the independent observer; returns when it has looked once."""
         self._observer = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bench.campaign_observer", str(self.root / "checkpoints"), str(self._report)],
+            [sys.executable, "-P", "-m", "bench.campaign_observer", str(self.root / "checkpoints")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd="/",
@@ -305,8 +304,8 @@ class Bed:
         """End the observer, and what it saw."""
         assert self._observer is not None and self._observer.stdin is not None
         observer, self._observer = self._observer, None
-        observer.communicate(timeout=PATIENCE_S)
-        report: dict[str, Any] = json.loads(self._report.read_bytes())
+        output, _ = observer.communicate(timeout=PATIENCE_S)
+        report: dict[str, Any] = json.loads(output)
         return report
 
     def problems(self, refused_runs: frozenset[str] = frozenset()) -> list[str]:
@@ -316,9 +315,13 @@ class Bed:
             *judge.alternation(events),
             *judge.resumes(events),
             *judge.acknowledgements(events, refused_runs),
-            *judge.kills(events, self._deaths(), frozenset(self.harmed)),
+            *self.kill_problems(events),
             *([] if self._observer is None else judge.observed(self.observed(), events)),
         ]
+
+    def kill_problems(self, events: Sequence[judge.Event]) -> list[str]:
+        """Nobody was killed unrecorded, but by the drill itself."""
+        return judge.kills(events, self._deaths(), frozenset(self.harmed))
 
     def _deaths(self) -> dict[int, float]:
         """Who died of KILL and when, from the shims' exit records."""

@@ -6,7 +6,7 @@ belongs to the job when its environment names the job's checkpoint folder, or it
 whose threads are gone among them.
 Refuses to read the ledger, the locks or anything else that the supervisor writes, and to signal anybody.
 
-    python -P -m bench.campaign_observer FOLDER REPORT      until its standard input is closed
+    python -P -m bench.campaign_observer FOLDER     until its standard input is closed; then one JSON line on its output
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import select
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from watchdog import contract
@@ -124,8 +123,7 @@ class Observer:
 
 
 def main(argv: list[str]) -> int:
-    folder, report = os.path.realpath(argv[0]), Path(argv[1])
-    observer = Observer(folder)
+    observer = Observer(os.path.realpath(argv[0]))
     poll = select.poll()
     poll.register(sys.stdin.fileno(), select.POLLIN | select.POLLHUP)
     with contextlib.suppress(KeyboardInterrupt):
@@ -137,7 +135,7 @@ def main(argv: list[str]) -> int:
             if poll.poll(max(0.0, PERIOD_S - (time.monotonic() - began_s)) * 1000):
                 break
     observer.look()
-    contract.write_json_durably(report, observer.report())
+    print(json.dumps(observer.report()))
     return 0
 
 

@@ -62,8 +62,8 @@ _PRESETS = (
         steps=1000,
         save_every=100,
         eval_every=250,
-        learning_rate=6e-3,
-        warm_up=40,
+        learning_rate=2e-3,
+        warm_up=100,
         decay_share=0.4,
     ),
     Preset(

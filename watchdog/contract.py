@@ -74,6 +74,7 @@ MANIFEST_SUFFIX: Final = ".manifest.json"
 BEAT_SIZE_BYTES: Final = 4096
 _RECORD_LIMIT_BYTES: Final = 4 * 1024 * 1024
 LATE_RANK_PATIENCE_S: Final = 5.0
+PID_MOST: Final = 2**31 - 1
 
 
 class ContractError(Exception):
@@ -114,16 +115,26 @@ def decode_number(value: object, name: str) -> float | None:
     if isinstance(value, bool):
         raise ContractError(f"{name} is {value!r}, not a number")
     if isinstance(value, int | float):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:  # JSON knows whole numbers of any length
+            raise ContractError(f"{name} is a number of {len(str(value))} digits") from error
     if value in ("nan", "inf", "-inf"):
         return float(str(value))
     raise ContractError(f"{name} is {value!r}, not a number")
 
 
-def _integer(value: object, name: str, *, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ContractError(f"{name} is {value!r}, not a whole number of at least {least}")
+def _integer(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ContractError(f"{name} is {str(value)[:40]}, not a whole number from {least} to {most}")
     return value
+
+
+def _moment(value: object, name: str) -> float:
+    seconds = decode_number(value, name)
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        raise ContractError(f"{name} is {value!r}, not a time in seconds")
+    return seconds
 
 
 def _optional_integer(value: object, name: str) -> int | None:
@@ -213,9 +224,9 @@ class Beat:
         status = record.get("status")
         return cls(
             seq=_integer(record.get("seq"), "seq"),
-            monotonic_s=decode_number(record.get("monotonic_s"), "monotonic_s") or 0.0,
+            monotonic_s=_moment(record.get("monotonic_s"), "monotonic_s"),
             run_id=_text(record.get("run_id"), "run_id"),
-            pid=_integer(record.get("pid"), "pid", least=1),
+            pid=_integer(record.get("pid"), "pid", least=1, most=PID_MOST),
             start_ticks=_integer(record.get("start_ticks"), "start_ticks"),
             phase=phase,
             step=_optional_integer(record.get("step"), "step"),
@@ -428,7 +439,7 @@ class Acknowledgement:
             raise ContractError(f"{path}: fresh is {fresh!r}, not true or false")
         return cls(
             run_id=_text(record.get("run_id"), "run_id"),
-            pid=_integer(record.get("pid"), "pid", least=1),
+            pid=_integer(record.get("pid"), "pid", least=1, most=PID_MOST),
             fresh=fresh,
             step=_integer(record.get("step"), "step"),
             files=() if fresh else _files_from(record.get("files")),

@@ -41,7 +41,7 @@ def parse_line(line: bytes) -> Event | None:
             sentence=str(record["sentence"]),
             data=dict(record.get("data") or {}),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

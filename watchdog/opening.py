@@ -20,9 +20,10 @@ from watchdog.actuators.locks import (
     take_run_lock,
     take_supervisor_lock,
 )
+from watchdog.classify.ends import classify, is_permanent
 from watchdog.clock import Clock
 from watchdog.collectors.processes import this_host
-from watchdog.collectors.run import RunWatch
+from watchdog.collectors.run import RunWatch, last_words, read_exit
 from watchdog.core.causes import Cause
 from watchdog.core.history import History, fold
 from watchdog.core.identity import Host, ProcessId
@@ -132,10 +133,10 @@ def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatc
             raise StateError(f"{error}; a run holds the run lock and cannot be adopted: end it by hand") from error
         record = None
     if record is None:
-        return None, _never_started(open_run)
+        return None, _never_started(open_run, folders)
     is_ours = open_run is not None and open_run["run_id"] == record.run_id
     # Ours was recorded and never started; the record on disk is then an older run's, or another supervisor's.
-    stale = None if is_ours else _never_started(open_run)
+    stale = None if is_ours else _never_started(open_run, folders)
     if open_run is None and history.last_run_id == record.run_id:
         return None, None
     if record.boot_id != host.boot_id:
@@ -149,26 +150,36 @@ def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatc
             )
         gone = _gone(record, "was alive in another pid namespace", Cause.UNKNOWN)
         return None, gone if is_ours else stale
-    watch = RunWatch(record)
+    watch = RunWatch(record, lock_is_free=lambda: run_lock_is_free(folders))
     state = watch.shim()
-    if state is Shim.STARTING and run_lock_is_free(folders):
+    if state is Shim.NEVER and is_ours:
         watch.close()
-        return None, _never_started(open_run)
+        return None, _never_started(open_run, folders)
     if state in (Shim.ENDED, Shim.NEVER) and not is_ours:
         watch.close()
         return None, stale
     return watch, stale
 
 
-def _never_started(open_run: object) -> Ended | None:
+def _never_started(open_run: object, folders: JobFolders) -> Ended | None:
+    """The end of the ledger's open run, which the run record does not name: what its folder says, else not started."""
     if not isinstance(open_run, dict):
         return None
+    run = folders.run(str(open_run["run_id"]))
+    cause, words, permanent, error = Cause.NOT_STARTED, "was recorded and never started", False, None
+    if run.start.exists():
+        record = read_exit(run)
+        complete = record is not None and record.complete and record.run_id == open_run["run_id"]
+        cause, words = classify(record if complete else None, beat_pid=None)
+        permanent, error = is_permanent(record if complete else None), last_words(run)
     return Ended(
         number=int(open_run["number"]),
         run_id=str(open_run["run_id"]),
-        cause=Cause.NOT_STARTED,
-        words="was recorded and never started",
+        cause=cause,
+        words=words,
         baseline_step=int(open_run["baseline_step"]),
+        permanent=permanent,
+        error=error,
     )
 
 

@@ -9,8 +9,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from bench.campaign_bed import Bed, Living
 from bench.campaign_damage import DAMAGES, data_file
 from bench.campaign_disturbed import swap
@@ -61,31 +59,57 @@ def test_damaged_in_four_ways(real_bed: Callable[..., Bed], ends_as_undisturbed:
     ends_as_undisturbed(bed)
 
 
-@pytest.mark.parametrize("origin", ["another job", "no supervisor", "claims to be ours"])
 def test_swapped_after_it_was_verified(
-    origin: str, real_bed: Callable[..., Bed], workshop: Workshop, tmp_path: Path,
-    ends_as_undisturbed: Callable[..., None],
+    real_bed: Callable[..., Bed], workshop: Workshop, tmp_path: Path, ends_as_undisturbed: Callable[..., None]
 ) -> None:
-    """Another run's checkpoint of the same step, consistent with its own manifest, before the next choice."""
-    stranger = tmp_path / "stranger"
-    shutil.copytree(workshop.stranger(), stranger, ignore=shutil.ignore_patterns(".gpuhost-watchdog"))
+    """Another run's checkpoint of the same step, consistent with its own manifest, before the next choice.
+
+    First as another supervised job wrote it, then with a manifest that claims to be by the very run.
+    """
+    stranger = a_stranger(workshop, tmp_path)
+    bed = real_bed(delay_s=0.03)
+    supervisor = bed.start()
+    run = bed.run_at_step(23)
+    first = still(bed, run)
+    swap(first, stranger / first.name)
+    bed.harm(run.trainer)
+    run = bed.run_at_step(43, after=run.number)
+    second = still(bed, run)
+    record = contract.read_json(stranger / second.name, "manifest")
+    contract.write_json_durably(stranger / second.name, {**record, "run_id": run.run_id})
+    swap(second, stranger / second.name)
+    bed.harm(run.trainer)
+    assert bed.ended(supervisor) == 0, bed.tell()
+    starts = [event["data"]["resume_step"] for event in bed.kinds("run_launching")]
+    assert starts == [None, step_of_name(first) - 10, step_of_name(second) - 10], bed.tell()
+    refused = [event["data"]["step"] for event in bed.kinds("checkpoint_refused")]
+    assert refused == [step_of_name(first), step_of_name(second)], bed.tell()
+    ends_as_undisturbed(bed)
+
+
+def test_swapped_for_one_without_a_supervisor(
+    real_bed: Callable[..., Bed], workshop: Workshop, tmp_path: Path, ends_as_undisturbed: Callable[..., None]
+) -> None:
+    """As above, by a trainer that nobody supervised: its manifest names no run."""
+    stranger = a_stranger(workshop, tmp_path)
     bed = real_bed(delay_s=0.03)
     supervisor = bed.start()
     run = bed.run_at_step(23)
     newest = still(bed, run)
-    foreign = stranger / newest.name
-    if origin == "no supervisor":
-        without_run_id(foreign)
-    elif origin == "claims to be ours":
-        record = contract.read_json(foreign, "manifest")
-        contract.write_json_durably(foreign, {**record, "run_id": run.run_id})
-    swap(newest, foreign)
+    without_run_id(stranger / newest.name)
+    swap(newest, stranger / newest.name)
     bed.harm(run.trainer)
     assert bed.ended(supervisor) == 0, bed.tell()
-    launch = bed.kinds("run_launching")[1]["data"]
-    assert launch["resume_step"] == step_of_name(newest) - 10, bed.tell()
+    assert bed.kinds("run_launching")[1]["data"]["resume_step"] == step_of_name(newest) - 10, bed.tell()
     assert bed.kinds("checkpoint_refused"), bed.tell()
     ends_as_undisturbed(bed)
+
+
+def a_stranger(workshop: Workshop, tmp_path: Path) -> Path:
+    """A copy of another job's checkpoints, to be changed."""
+    stranger = tmp_path / "stranger"
+    shutil.copytree(workshop.stranger(), stranger, ignore=shutil.ignore_patterns(".gpuhost-watchdog"))
+    return stranger
 
 
 def step_of_name(manifest: Path) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import bench
 from bench.campaign_bed import Bed
 from bench.campaign_counter import final_value
 from bench.campaign_observer import is_living
@@ -35,8 +36,42 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+# An interpreter below a closed home is not there for others. In a mount namespace of its own it can be: the closed
+# folder is covered by an open one, in which only what is needed is shown again, under the same path.
+_OPEN_UP = """
+covered=$1; count=$2; shift 2; number=0; keep=$(mktemp -d)
+mount -t tmpfs -o mode=755 tmpfs "$keep"
+for path in $(seq $count); do eval "each=\\${$path}"; mkdir "$keep/$path"; mount --bind "$each" "$keep/$path"; done
+mount -t tmpfs -o mode=755 tmpfs "$covered"
+for path in $(seq $count); do eval "each=\\${$path}"; mkdir -p "$each"; mount --bind "$keep/$path" "$each"; done
+umount -l "$keep"; rmdir "$keep"
+shift $count
+exec "$@"
+"""
+
+
+def closed_above(path: Path) -> Path | None:
+    """The topmost folder above `path` that others may not enter."""
+    for folder in reversed([path, *path.parents]):
+        if folder.is_dir() and not folder.stat().st_mode & 0o001:
+            return folder
+    return None
+
+
 def prefix(user: int) -> list[str]:
-    return [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+    if user == 0:
+        return []
+    words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+    needed = [Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), Path(bench.__file__).resolve().parents[1]]
+    closed = {folder for path in needed if (folder := closed_above(path)) is not None}
+    if not closed:
+        return words
+    if len(closed) > 1 or shutil.which("unshare") is None:
+        pytest.skip(f"another user cannot reach the interpreter: {sorted(map(str, closed))} are closed")
+    covered = closed.pop()
+    below = [str(path) for path in needed if path.is_relative_to(covered)]
+    unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OPEN_UP, "sh"]
+    return [*unshare, str(covered), str(len(below)), *below, *words]
 
 
 def two_beds(folder: Path, first: int) -> tuple[Bed, Bed]:

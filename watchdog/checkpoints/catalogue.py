@@ -134,7 +134,7 @@ def ever_had_checkpoints(folder: Path) -> bool:
 
 
 def read_lineage(path: Path) -> tuple[str, ...] | None:
-    """The run ids that ever trained into the folder, oldest first; None when there is no such record. Raises OSError."""
+    """The run ids that ever trained into the folder, oldest first; None without such a record. Raises OSError."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -12,6 +12,7 @@ import json
 import os
 import select
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from watchdog import contract
@@ -48,7 +49,7 @@ def read_start(run: RunFolder) -> StartRecord | None:
             shim=ProcessId(int(shim["pid"]), int(shim["start_ticks"])),
             leader=None if leader is None else ProcessId(int(leader["pid"]), int(leader["start_ticks"])),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise contract.ContractError(f"{run.start} lacks or misstates {error}") from error
 
 
@@ -75,7 +76,7 @@ def read_exit(run: RunFolder) -> ExitRecord | None:
             exec_error=None if error is None else (int(error[0]), str(error[1]), str(error[2])),
             others=tuple(end for end in map(_end, record["ended"]) if end is not None),
         )
-    except (OSError, contract.ContractError, KeyError, TypeError, ValueError, IndexError):
+    except (OSError, contract.ContractError, KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
@@ -94,11 +95,19 @@ def last_words(run: RunFolder) -> str | None:
 class RunWatch:
     """Eyes on one run, launched by us (`child`) or adopted."""
 
-    def __init__(self, record: RunRecord, child: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        child: subprocess.Popen[bytes] | None = None,
+        *,
+        lock_is_free: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`lock_is_free` asks the run lock; it tells the end of an adopted shim that left no start record to go by."""
         self.record = record
         self.folder = RunFolder(path=Path(record.folder))
         self.start: StartRecord | None = None
         self._child = child
+        self._lock_is_free = lock_is_free
         self._shim_fd: int | None = os.pidfd_open(child.pid) if child is not None else None
         self._leader_fd: int | None = None
         self._leader_gone = False
@@ -125,7 +134,9 @@ class RunWatch:
         """Look at the shim, and find out about the leader on the way."""
         if self._shim_state in (Shim.ENDED, Shim.LOST, Shim.NEVER):
             return self._shim_state
-        over = self._shim_over()  # before reading its files: what it wrote last is then there
+        if self.start is None:
+            self._read_start()
+        over = self._shim_over()  # before reading its files once more: what it wrote last is then there
         self._read_start()
         if over:
             self._shim_state = self._how_the_shim_ended()
@@ -150,7 +161,10 @@ class RunWatch:
             return self._child.poll() is not None
         if self._shim_fd is not None:
             return _readable(self._shim_fd)
-        return self.start is not None and not is_alive(self.start.shim)
+        if self.start is not None:
+            return not is_alive(self.start.shim)
+        record = self.exit_record()
+        return (record is not None and record.complete) or self._lock_is_free()
 
     def _how_the_shim_ended(self) -> Shim:
         exit_record = read_exit(self.folder)
@@ -161,6 +175,8 @@ class RunWatch:
             return Shim.NEVER
         if code == SHIM_COULD_NOT_RECORD:
             return Shim.ENDED
+        if self.adopted and self.start is None and not self.folder.start.exists():
+            return Shim.NEVER  # the shim writes that file before it starts anything
         return Shim.LOST
 
     def leader_alive(self) -> bool:
@@ -231,7 +247,7 @@ class RunWatch:
         try:
             pairs = json.loads(self.folder.members.read_text(encoding="ascii"))
             return frozenset(ProcessId(int(pid), int(ticks)) for pid, ticks in pairs)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError):
             return frozenset()
 
 

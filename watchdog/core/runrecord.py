@@ -65,5 +65,5 @@ class RunRecord:
                     digest=None if expectation["digest"] is None else str(expectation["digest"]),
                 ),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ContractError(f"run record lacks or misstates {error}") from error

@@ -34,7 +34,7 @@ def write(
 def pick(
     folder: Path,
     *,
-    lineage: frozenset[str] | None = frozenset({"1-a"}),
+    lineage: tuple[str, ...] | None = ("1-a",),
     known: tuple[Known, ...] = (),
     refused_runs: frozenset[str] = frozenset(),
     ledger_knew: bool = False,

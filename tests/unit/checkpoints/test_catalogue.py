@@ -133,7 +133,7 @@ def test_swapped_files_under_an_unchanged_manifest_are_refused(tmp_path: Path) -
 def test_what_a_refused_run_saved_is_not_chosen(tmp_path: Path) -> None:
     write(tmp_path, 10)
     write(tmp_path, 20, run_id="2-b")
-    choice = pick(tmp_path, lineage=frozenset({"1-a", "2-b"}), refused_runs=frozenset({"2-b"}))
+    choice = pick(tmp_path, lineage=("1-a", "2-b"), refused_runs=frozenset({"2-b"}))
     assert choice.chosen is not None
     assert choice.chosen.step == 10
 
@@ -370,7 +370,7 @@ def test_lineage_is_read_line_by_line_with_torn_ones_harmless(tmp_path: Path) ->
     path.write_bytes(b"\n1-a\n\n2-b\n3-\n\n3-c\n\xff\xfe\n")
     lineage = read_lineage(path)
     assert lineage is not None
-    assert {"1-a", "2-b", "3-c"} <= lineage
+    assert [run_id for run_id in lineage if run_id in ("1-a", "2-b", "3-c")] == ["1-a", "2-b", "3-c"]  # oldest first
     assert "" not in lineage
 
 

@@ -83,7 +83,7 @@ def problem(**changes: object) -> str | None:
         "step": 10,
         "digest": digest_of(10),
         "run_id": "1-a",
-        "lineage": frozenset({"1-a", "2-b"}),
+        "lineage": ("1-a", "2-b"),
         "known": (KnownCheckpoint(step=10, digest=digest_of(10), run_id="1-a"),),
         "refused_runs": frozenset(),
     }
@@ -103,6 +103,12 @@ def test_a_changed_version_of_what_was_verified_is_refused_with_both_digests() -
 
 def test_the_same_step_saved_by_a_later_run_of_this_job_is_ours() -> None:
     assert problem(digest=digest_of(10, 1), run_id="2-b") is None
+
+
+def test_the_same_step_by_an_earlier_run_or_by_nobody_in_particular_was_swapped_in() -> None:
+    later = (KnownCheckpoint(step=10, digest=digest_of(10), run_id="2-b"),)
+    for run_id in ("1-a", None):
+        assert problem(digest=digest_of(10, 1), run_id=run_id, known=later) is not None
 
 
 def test_another_jobs_checkpoint_is_refused() -> None:

@@ -1,0 +1,218 @@
+"""Ending what is proven ours, with real trees: fork bombs of bounded size, stopped processes, escapees, bystanders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.shimmed import Shims, until
+from watchdog.actuators.signals import Sent
+from watchdog.actuators.stop import kill_round, terminate
+from watchdog.collectors.processes import is_alive, process_table, read_process
+from watchdog.core.identity import Process, ProcessId, descendants
+
+SLEEP = "import time; time.sleep(600)"
+# Forks on and on: each child ends after having made the next two, up to 150 at a time by RLIMIT-free counting in a
+# shared file, half of them in sessions of their own with closed descriptors.
+BOMB = """
+import os, signal, sys, time
+counter = os.open("count", os.O_RDWR | os.O_CREAT)
+def room():
+    os.write(counter, b"x")
+    return os.fstat(counter).st_size < 150
+os.set_inheritable(counter, True)
+while True:
+    if not room():
+        time.sleep(600)
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.fork() > 0 and os.getpid() % 2:
+            os._exit(0)
+"""
+SAVES = """
+import signal, sys, time
+def on_term(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, on_term)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Shims]:
+    bed = Shims(tmp_path)
+    yield bed
+    bed.close()
+
+
+def stop_process(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: (process := read_process(pid)) is not None and process.state == "T", "stopped")
+
+
+def test_one_round_ends_a_fork_bomb_and_its_shim_proves_it(bed: Shims) -> None:
+    run = bed.run(BOMB)
+    watch = run.watch()
+    until(lambda: (watch.shim(), len(watch.members()) >= 30)[1], "thirty of them")
+    for rounds in range(1, 6):
+        kill_round(watch.members)
+        try:
+            run.shim.wait(2)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    else:
+        pytest.fail("five rounds were not enough")
+    assert rounds <= 2
+    assert run.exit()["complete"] is True
+    assert run.exit()["leader"]["signal"] == signal.SIGKILL
+    watch.close()
+
+
+def test_a_stopped_process_dies_of_a_round_too(bed: Shims) -> None:
+    run = bed.run(SLEEP)
+    watch = run.watch()
+    stop_process(run.leader().pid)
+    watch.shim()
+    done = kill_round(watch.members)
+    assert [process.id for process in done.of(Sent.DELIVERED)] == [run.leader()]
+    assert run.shim.wait(10) == 0
+    watch.close()
+
+
+def test_an_escapee_dies_although_its_leader_is_long_dead(bed: Shims) -> None:
+    run = bed.run(
+        "import os\nif os.fork() == 0:\n  os.setsid()\n  os.closerange(0, 200)\n  os.execve('/bin/sleep', ['sleep', '600'], {})"
+    )
+    watch = run.watch()
+    leader = run.leader()
+    until(lambda: not is_alive(leader) and len(run.members()) == 1, "the escapee alone")
+    watch.shim()
+    kill_round(watch.members)
+    assert run.shim.wait(10) == 0
+    watch.close()
+
+
+def test_a_bystander_of_the_same_name_and_command_is_not_touched(bed: Shims) -> None:
+    run = bed.run("/bin/sleep", "600")
+    bystander = subprocess.Popen(["/bin/sleep", "600"])
+    watch = run.watch()
+    run.leader()
+    watch.shim()
+    kill_round(watch.members)
+    assert run.shim.wait(10) == 0
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+    watch.close()
+
+
+def test_a_run_dry_round_touches_nobody_and_says_whom_it_would(bed: Shims) -> None:
+    run = bed.run(SLEEP)
+    watch = run.watch()
+    leader = run.leader()
+    watch.shim()
+    done = kill_round(watch.members, dry_run=True)
+    assert [process.id for process in done.of(Sent.DRY)] == [leader]
+    process = read_process(leader.pid)
+    assert process is not None
+    assert process.state in "SR"
+    watch.close()
+
+
+def test_a_round_ends_however_often_something_new_appears() -> None:
+    looks = []
+
+    def look() -> list[Process]:
+        looks.append(1)
+        return [Process(id=ProcessId(2**22 - 2, len(looks)), ppid=1, session=1, state="S", command="x")]
+
+    done = kill_round(look)
+    assert len(looks) < 100
+    assert {sent for _, sent in done.outcomes} == {Sent.GONE}
+
+
+def test_nobody_at_all_is_no_outcome() -> None:
+    assert kill_round(lambda: []).outcomes == ()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_term_reaches_a_stopped_process_which_then_saves(bed: Shims, stopped: bool) -> None:
+    run = bed.run(SAVES)
+    leader = run.leader()
+    until(lambda: b"ready" in run.folder.log.read_bytes(), "its handler")
+    if stopped:
+        stop_process(leader.pid)
+    assert terminate(leader) is Sent.DELIVERED
+    assert run.shim.wait(10) == 0
+    assert b"saved" in run.folder.log.read_bytes()
+    assert run.exit()["leader"]["code"] == 0
+
+
+def test_term_run_dry_does_not_even_continue_a_stopped_process(bed: Shims) -> None:
+    run = bed.run(SAVES)
+    leader = run.leader()
+    until(lambda: b"ready" in run.folder.log.read_bytes(), "its handler")
+    stop_process(leader.pid)
+    assert terminate(leader, dry_run=True) is Sent.DRY
+    process = read_process(leader.pid)
+    assert process is not None
+    assert process.state == "T"
+
+
+# A run whose member is held by a debugger that is itself no part of the run.
+DEBUGGER = """
+import ctypes, os, sys
+pid = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.ptrace(16, pid, None, None) != 0:  # PTRACE_ATTACH
+    print("refused", flush=True); sys.exit()
+os.waitpid(pid, 0x40000000)  # __WALL
+print("attached", flush=True)
+sys.stdin.read()
+libc.ptrace(17, pid, None, None)  # PTRACE_DETACH
+"""
+
+
+def test_a_member_under_a_debugger_is_left_alone_and_told(bed: Shims) -> None:
+    run = bed.run(SLEEP)
+    leader = run.leader()
+    debugger = subprocess.Popen(
+        [sys.executable, "-c", DEBUGGER, str(leader.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert debugger.stdout is not None
+    if debugger.stdout.readline() != "attached\n":
+        debugger.communicate("", timeout=10)
+        pytest.skip("ptrace is not allowed here")
+    watch = run.watch()
+    try:
+        watch.shim()
+        members = watch.members()
+        assert watch.traced(members) == (leader.pid,)
+        done = kill_round(watch.members)
+        assert [process.id for process in done.of(Sent.TRACED)] == [leader]
+        assert terminate(leader) is Sent.TRACED
+        assert is_alive(leader)
+    finally:
+        debugger.communicate("", timeout=10)
+    kill_round(watch.members)  # the debugger has let go
+    assert run.shim.wait(10) == 0
+    watch.close()
+
+
+def test_nothing_of_all_this_is_left(bed: Shims) -> None:
+    """The tests' own hygiene: a shim's tree can be emptied whatever lived in it."""
+    run = bed.run(BOMB)
+    until(lambda: len(run.members()) > 10, "some")
+    identity = run.id
+    bed.close()
+    assert descendants(identity, process_table()) == ()

@@ -1,0 +1,168 @@
+"""The screen: a live line on a terminal, silence on a closed one, and words that would hurt a terminal or a file."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pty
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from watchdog import screen as module
+from watchdog.screen import LOG_LIMIT_BYTES, Screen
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "watchdog.log"
+
+
+def test_a_line_is_labelled_said_once_and_kept(log: Path) -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.log_to(log)
+    screen.line("run 3", "run 3 exit 1\nand more")
+    assert out.getvalue() == "run 3     exit 1\n          and more\n"
+    assert [line[20:] for line in log.read_text().splitlines()] == ["run 3     exit 1", "          and more"]
+
+
+def test_the_live_line_is_redrawn_below_lasting_lines() -> None:
+    out = Terminal()
+    screen = Screen(out)
+    screen.live("step 1", 0.0)
+    screen.live("step 1", 0.1)  # unchanged: nothing is written
+    screen.line("gate", "open")
+    screen.live("step 2", 0.2)
+    screen.end_live()
+    assert out.getvalue() == "step 1\r\x1b[Kgate      open\nstep 1\r\x1b[Kstep 2\n"
+
+
+def test_without_a_terminal_the_live_line_is_said_now_and_then() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    for second in range(31):
+        screen.live(f"step {second}", float(second))
+    assert out.getvalue().splitlines() == ["step 0", "step 15", "step 30"]
+
+
+def test_a_long_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    monkeypatch.setattr(module.shutil, "get_terminal_size", lambda: os.terminal_size((40, 20)))
+    Screen(out).live("x" * 500, 0.0)
+    assert len(out.getvalue()) == 39
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), OSError(errno.ENOSPC, "full"), ValueError("closed")])
+def test_a_terminal_that_is_gone_is_silence_and_the_log_goes_on(log: Path, error: Exception) -> None:
+    class Broken(io.StringIO):
+        def write(self, _: str) -> int:
+            raise error
+
+    screen = Screen(Broken())
+    screen.log_to(log)
+    screen.line("a", "one")
+    screen.line("b", "two")
+    screen.live("live", 0.0)
+    assert len(log.read_text().splitlines()) == 2
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    for fd in (ours, theirs):
+        try:
+            os.close(fd)
+        except OSError as error:
+            assert error.errno == errno.EBADF
+
+
+def test_a_really_closed_terminal_costs_nothing(log: Path, terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    out = open(theirs, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  closed below
+    screen = Screen(out)
+    screen.log_to(log)
+    screen.live("step 1", 0.0)
+    os.close(ours)
+    for number in range(5):
+        screen.line("x", str(number))
+    assert len(log.read_text().splitlines()) == 5
+    out.close()
+
+
+def test_detached_and_quiet_screens_write_to_the_log_only(log: Path) -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.log_to(log)
+    screen.detach()
+    screen.line("a", "b")
+    Screen(out, quiet=True).line("c", "d")
+    assert out.getvalue() == ""
+    assert "a         b" in log.read_text()
+
+
+def test_the_log_stays_bounded(log: Path) -> None:
+    screen = Screen(io.StringIO())
+    screen.log_to(log)
+    log.write_bytes(b"x" * (LOG_LIMIT_BYTES + 1))
+    screen.line("a", "b")
+    assert log.stat().st_size < 100
+    assert log.with_suffix(".log.1").stat().st_size == LOG_LIMIT_BYTES + 1
+
+
+def test_a_log_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.log_to(tmp_path / "gone" / "watchdog.log")
+    screen.line("a", "b")
+    assert out.getvalue() == "a         b\n"
+
+
+def utf8_file(path: Path) -> io.TextIOWrapper:
+    return open(path, "w", encoding="utf-8")  # noqa: SIM115  the tests close it
+
+
+def test_words_that_no_encoding_knows_neither_end_the_loop_nor_silence_the_screen(tmp_path: Path, log: Path) -> None:
+    """A trainer's error, or the name of a file, can hold a lone surrogate."""
+    with utf8_file(tmp_path / "out") as out:
+        screen = Screen(out)
+        screen.log_to(log)
+        screen.line("error", "ValueError: \ud800 is no letter")
+        screen.line("next", "watchdog relaunch")
+    assert "watchdog relaunch" in (tmp_path / "out").read_text()
+    assert "is no letter" in (tmp_path / "out").read_text()
+    assert "is no letter" in log.read_text()
+
+
+def test_a_terminal_of_few_letters_still_gets_its_words(tmp_path: Path, log: Path) -> None:
+    """LANG=C over ssh: an arrow or a bar is no reason to fall silent for good."""
+    with open(tmp_path / "out", "w", encoding="ascii") as out:
+        screen = Screen(out)
+        screen.log_to(log)
+        screen.line("gate", "disk 9 ≥ 1 GiB ✓")
+        screen.line("run 1", "starts")
+    assert "starts" in (tmp_path / "out").read_text()
+
+
+@pytest.mark.parametrize("words", ["a\x1b[2Jb", "a\x1b]0;title\x07b", "a\rb", "a\x00b", "a\x9bb"])
+def test_control_characters_of_a_trainer_do_not_reach_the_terminal(words: str) -> None:
+    out = Terminal()
+    screen = Screen(out)
+    screen.line("error", words)
+    said = out.getvalue()
+    assert said.isprintable() or set(said) - {"\n"} <= set(map(chr, range(0x20, 0x7F))) | set(map(chr, range(0xA0, 0x2FFF)))
+
+
+def test_a_live_line_stays_one_line() -> None:
+    out = Terminal()
+    Screen(out).live("load: one\ntwo\rthree", 0.0)
+    assert "\n" not in out.getvalue()
+    assert "\r" not in out.getvalue()
