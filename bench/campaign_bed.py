@@ -97,7 +97,9 @@ class Outcome:
     digest: str
 
 
-def trainer_command(*, text: Path, cache: Path, preset: str, steps: int, delay_s: float, more: Sequence[str] = ()) -> list[str]:
+def trainer_command(
+    *, text: Path, cache: Path, preset: str, steps: int, delay_s: float, more: Sequence[str] = ()
+) -> list[str]:
     """The arguments of `train`, without the interpreter."""
     options = {"--preset": preset, "--data": text, "--cache": cache, "--steps": steps, "--step-delay": delay_s}
     fixed = ["--threads", "1", "--save-every", "10", "--eval-every", "0"]
@@ -235,7 +237,12 @@ class Bed:
         return None
 
     def run_where(
-        self, holds: Callable[[Living, contract.Beat | None], object], what: str, *, after: int = 0, timeout_s: float = PATIENCE_S
+        self,
+        holds: Callable[[Living, contract.Beat | None], object],
+        what: str,
+        *,
+        after: int = 0,
+        timeout_s: float = PATIENCE_S,
     ) -> Living:
         """The living run, later than number `after`, once `holds(run, beat)`."""
 
@@ -258,7 +265,7 @@ class Bed:
         """The `count`-th event of that kind."""
         try:
             return wait_for(
-                lambda: (self.kinds(kind)[count - 1 : count] or [None])[0],
+                lambda: next(iter(self.kinds(kind)[count - 1 : count]), None),
                 f"{count} times {kind}",
                 timeout_s=timeout_s,
                 every_s=0.02,
@@ -302,7 +309,7 @@ class Bed:
 
     def observed(self) -> dict[str, Any]:
         """End the observer, and what it saw."""
-        assert self._observer is not None and self._observer.stdin is not None
+        assert self._observer is not None, "observe() first"
         observer, self._observer = self._observer, None
         output, _ = observer.communicate(timeout=PATIENCE_S)
         report: dict[str, Any] = json.loads(output)

@@ -49,9 +49,7 @@ def restore(run: contract.Run) -> tuple[int, str]:
     manifest = contract.Manifest.read(run.resume_manifest)
     path = run.resume_manifest.parent / manifest.files[0].name
     content = path.read_bytes()
-    digest = contract.FileDigest(
-        name=path.name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
-    )
+    digest = contract.FileDigest(name=path.name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     state = json.loads(content)
     run.acknowledge(step=state["step"], files=[digest])
     return int(state["step"]), str(state["value"])

@@ -27,7 +27,7 @@ _ESCAPEE = "import signal,time\nfor n in (1,2,15): signal.signal(n, signal.SIG_I
 def ignore_term() -> None:
     """TERM is ignored, and the trainer's own handler is never set."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    contract.Run.drain_on_sigterm = lambda _self: None  # type: ignore[method-assign]
+    contract.Run.drain_on_sigterm = lambda _self: None  # type: ignore[method-assign, assignment]
 
 
 def release_escapee() -> None:

@@ -54,7 +54,8 @@ def resumes(events: Sequence[Event]) -> list[str]:
                 if data["resume_step"] != expected:
                     problems.append(f"run {data['number']} starts from {data['resume_step']}, verified was {expected}")
                 elif expected is not None and data["digest"] != known[expected]:
-                    problems.append(f"run {data['number']} starts from {data['digest'][:12]}, not {known[expected][:12]}")
+                    was, is_now = known[expected][:12], data["digest"][:12]
+                    problems.append(f"run {data['number']} starts from {is_now}, verified was {was}")
     return problems
 
 
@@ -77,7 +78,8 @@ def acknowledgements(events: Sequence[Event], refused_runs: frozenset[str] = fro
         if data["fresh"] != (order["resume_step"] is None) or (
             not data["fresh"] and (data["step"], data["digest"]) != (order["resume_step"], order["digest"])
         ):
-            problems.append(f"run {order['number']} restored step {data['step']}, was to restore {order['resume_step']}")
+            due = order["resume_step"]
+            problems.append(f"run {order['number']} restored step {data['step']}, was to restore {due}")
     return problems
 
 
@@ -88,8 +90,8 @@ def kills(events: Sequence[Event], deaths: Mapping[int, float], ours: frozenset[
     """
     problems = []
     for pid, wall_s in deaths.items():
-        before = [e for e in of_kind(events, "run_killing") if pid in e["data"]["pids"] and e["wall_s"] <= wall_s + 0.01]
-        if pid not in ours and not before:
+        killings = [event for event in of_kind(events, "run_killing") if pid in event["data"]["pids"]]
+        if pid not in ours and not any(event["wall_s"] <= wall_s + 0.01 for event in killings):
             problems.append(f"pid {pid} died of KILL and no record before says so")
     return problems
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from watchdog.contract import ContractError
 from watchdog.control import NoSupervisorError, request
 from watchdog.core.history import Event, fold
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_STOPPED, ControlError
@@ -49,7 +50,7 @@ def status_of(settings: Settings) -> StatusView:
         events, _ = read_events(folders.ledger)
         view = view_of_ledger(settings, folders, fold(events))
         return dataclasses.replace(view, supervisor_pid=_other_supervisor(folders))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ContractError) as error:
         raise ControlError(f"the supervisor's answer cannot be read: {error}; is it another version?") from error
 
 
@@ -186,7 +187,6 @@ def _beat(settings: Settings, folders: JobFolders, now_s: float) -> Fact[BeatFac
     """The last beat of the run that the run record names."""
     from watchdog.collectors.beats import see_beat
     from watchdog.collectors.run import read_exit, read_start
-    from watchdog.contract import ContractError
     from watchdog.core.facts import Absent, BeatFact, Known, Unknown
     from watchdog.errors import StateError
     from watchdog.folders import RunFolder

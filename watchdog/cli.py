@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -194,6 +195,9 @@ def _root(
 
 def main() -> NoReturn:
     """The console script. Every error of ours is told in a line, and `diagnose` fails with 3 as plugins do."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name that is no text must not end an answer
     asked_to_diagnose = "diagnose" in sys.argv[1:2]
     try:
         code = app(standalone_mode=False) or EXIT_OK

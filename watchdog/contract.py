@@ -19,6 +19,7 @@ import json
 import math
 import os
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -130,6 +131,12 @@ def _integer(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1)
     return value
 
 
+def _fraction(value: object) -> float | None:
+    """A share of a phase; what is none is as good as not said."""
+    fraction = decode_number(value, "progress")
+    return fraction if fraction is not None and 0 <= fraction <= 1 else None
+
+
 def _moment(value: object, name: str) -> float:
     seconds = decode_number(value, name)
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
@@ -141,9 +148,14 @@ def _optional_integer(value: object, name: str) -> int | None:
     return None if value is None else _integer(value, name)
 
 
+def printable(text: str) -> str:
+    """The text without lone surrogates (bytes that were no UTF-8), which no file and no terminal takes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _text(value: object, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise ContractError(f"{name} is {value!r}, not a text")
+    if not isinstance(value, str) or not value or printable(value) != value:
+        raise ContractError(f"{name} is {str(value)[:200]!r}, not a text")
     return value
 
 
@@ -236,8 +248,8 @@ class Beat:
             gradient_norm=decode_number(record.get("gradient_norm"), "gradient_norm"),
             learning_rate=decode_number(record.get("learning_rate"), "learning_rate"),
             checkpoint_step=_optional_integer(record.get("checkpoint_step"), "checkpoint_step"),
-            progress=decode_number(record.get("progress"), "progress"),
-            status=status[:200] if isinstance(status, str) else None,
+            progress=_fraction(record.get("progress")),
+            status=printable(status[:200]) if isinstance(status, str) else None,
         )
 
 
@@ -254,6 +266,8 @@ class FileDigest:
         path = PurePosixPath(self.name)
         if not self.name or path.is_absolute() or ".." in path.parts or "\0" in self.name:
             raise ContractError(f"file name {self.name!r} leaves the checkpoint folder")
+        if printable(self.name) != self.name:
+            raise ContractError(f"file name {self.name!r} is no text")
         if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
             raise ContractError(f"sha256 of {self.name} is {self.sha256!r}, not 64 hex digits")
 
@@ -335,7 +349,10 @@ def write_json_durably(path: Path, record: Mapping[str, object]) -> None:
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Read one JSON object of at most 4 MiB. Raises OSError, ContractError."""
-    with open(path, "rb") as file:
+    # O_NONBLOCK: a named pipe in the place of a record must not make its reader wait for ever.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ContractError(f"{what} {path} is no regular file")
         content = file.read(_RECORD_LIMIT_BYTES + 1)
     if len(content) > _RECORD_LIMIT_BYTES:
         raise ContractError(f"{what} {path} is longer than {_RECORD_LIMIT_BYTES} bytes")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from watchdog.actuators.launch import LaunchOrder, launch, ticks_now
 from watchdog.clock import Clock
 from watchdog.collectors.locks import read_lock
+from watchdog.collectors.processes import ancestry
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.core.causes import Cause
@@ -26,7 +27,14 @@ from watchdog.masking import mask_command
 from watchdog.opening import OpenJob
 from watchdog.settings import Settings
 
+_SHOWN_PART, _SHOWN_PARTS = 300, 100
 BUILT_IN_COMMAND = (sys.executable, "-P", "-m", "trainer", "train")
+
+
+def shown_command(command: Sequence[str]) -> list[str]:
+    """The command for records and people: secrets masked, and no longer than a person reads."""
+    shown = [part if len(part) <= _SHOWN_PART else part[:_SHOWN_PART] + "…" for part in mask_command(command)]
+    return shown if len(shown) <= _SHOWN_PARTS else [*shown[:_SHOWN_PARTS], "…"]
 
 
 def command_of(settings: Settings) -> tuple[str, ...]:
@@ -74,6 +82,7 @@ def launch_run(
             step=None if checkpoint is None else checkpoint.step,
             digest=None if checkpoint is None else checkpoint.digest,
         ),
+        ancestors=ancestry(),
     )
     command = command_of(settings)
     origin = "a first start" if checkpoint is None else f"step {checkpoint.step} {checkpoint.digest[:12]}…"
@@ -85,7 +94,7 @@ def launch_run(
         "resume_step": None if checkpoint is None else checkpoint.step,
         "digest": None if checkpoint is None else checkpoint.digest,
         "baseline_step": baseline,
-        "command": mask_command(command),
+        "command": shown_command(command),
     }
     try:
         record([Record("run_launching", f"run {number} starts from {origin}", data)])

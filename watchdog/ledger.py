@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import queue
 import threading
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog.clock import Clock
-from watchdog.core.history import Event
+from watchdog.core.history import Event, can_fold
 from watchdog.errors import RecordingError, StateError
 
 BALLAST_BYTES = 1024 * 1024
@@ -34,13 +35,14 @@ def parse_line(line: bytes) -> Event | None:
         return None
     try:
         record = json.loads(line)
-        return Event(
+        event = Event(
             seq=int(record["seq"]),
             wall_s=float(record["wall_s"]),
             kind=str(record["event"]),
             sentence=str(record["sentence"]),
             data=dict(record.get("data") or {}),
         )
+        return event if math.isfinite(event.wall_s) and can_fold(event) else None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -128,7 +130,10 @@ class Ledger:
             "sentence": event.sentence,
             "data": dict(event.data),
         }
-        return json.dumps(record, allow_nan=False).encode() + b"\n"
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        if len(line) > LINE_LIMIT_BYTES:
+            raise RecordingError(f"a record of {len(line)} bytes is too long for the ledger: {event.kind}")
+        return line
 
     def close(self) -> None:
         """Write what is queued and stop; does not wait for a hanging disk."""

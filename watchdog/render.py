@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from watchdog.contract import encode_number
+from watchdog.contract import decode_number, encode_number
 from watchdog.core.figures import gib
 from watchdog.core.view import RunView, StatusView
 
@@ -137,14 +137,14 @@ def _plain(value: Any) -> Any:
 
 
 def view_from_record(record: Mapping[str, Any]) -> StatusView:
-    """The view that a supervisor sent. Raises TypeError, KeyError, ValueError for what is none."""
+    """The view that a supervisor sent. Raises TypeError, KeyError, ValueError, ContractError for what is none."""
     fields = {field.name for field in dataclasses.fields(StatusView)}
     values = {name: value for name, value in record.items() if name in fields}
     if values.get("run") is not None:
         known = {field.name for field in dataclasses.fields(RunView)}
         run = {name: value for name, value in values["run"].items() if name in known}
-        for name in ("loss", "gradient_norm", "learning_rate"):
-            run[name] = float(run[name]) if run.get(name) is not None else None
+        numbers = {field.name for field in dataclasses.fields(RunView) if "float" in str(field.type)}
+        run = {name: decode_number(value, name) if name in numbers else value for name, value in run.items()}
         values["run"] = RunView(**run)
     return StatusView(**values)
 

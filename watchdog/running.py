@@ -24,9 +24,8 @@ from watchdog.core.phase import Phase
 from watchdog.core.view import StatusView
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, ControlError, HeldError, SettingsError, StateError
 from watchdog.folders import JobFolders
-from watchdog.launching import command_of
+from watchdog.launching import command_of, shown_command
 from watchdog.ledgerview import view_of_ledger
-from watchdog.masking import mask_command
 from watchdog.opening import OpenJob, open_job
 from watchdog.places import folders_of
 from watchdog.render import duration, summary_lines
@@ -94,7 +93,7 @@ def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: 
 def require_same_command(settings: Settings, job: OpenJob) -> None:
     """A finished job is not mistaken for another command of the same name. Raises SettingsError."""
     launches = [event.data.get("command") for event in job.ledger.events if event.kind == "run_launching"]
-    command = mask_command(command_of(settings))
+    command = shown_command(command_of(settings))
     if settings.job.built_in or not launches or launches[-1] == command:
         return
     before = shlex.join(str(part) for part in launches[-1] or [])

@@ -80,7 +80,7 @@ class Screen:
         if self._deaf:
             return
         try:
-            self._out.write(text)
+            self._out.write(text.encode(self._out.encoding or "utf-8", "backslashreplace").decode(self._out.encoding))
             self._out.flush()
         except (OSError, ValueError):  # closed terminal (EIO), closed pipe, full disk behind a redirection
             self._deaf = True
@@ -95,5 +95,5 @@ class Screen:
         with contextlib.suppress(OSError):  # the ledger has it as well; a full disk must not end the loop here
             if self._log.exists() and self._log.stat().st_size > LOG_LIMIT_BYTES:
                 self._log.replace(self._log.with_suffix(".log.1"))
-            with open(self._log, "a", encoding="utf-8") as file:
+            with open(self._log, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(f"{stamp} {line}\n" for line in lines)

@@ -6,7 +6,6 @@ Whatever a test does, its bed is closed after it: every process of its job is ki
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tomllib
@@ -70,11 +69,6 @@ def ends_as_undisturbed(workshop: Workshop) -> Callable[..., None]:
         assert not found, "\n".join([*found, bed.tell()])
 
     return check
-
-
-@pytest.fixture
-def kill_numbers() -> dict[str, signal.Signals]:
-    return {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP, "CONT": signal.SIGCONT}
 
 
 _BYSTANDER = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.2)"

@@ -1,4 +1,4 @@
-"""The newest checkpoint is spoiled or swapped: never resumed from, the previous good one is used, the ledger says so."""
+"""The newest checkpoint is spoiled or swapped: never resumed from, the one before it is used, the ledger says so."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def step_of_name(manifest: Path) -> int:
 def test_swapped_between_choice_and_load(
     real_bed: Callable[..., Bed], workshop: Workshop, tmp_path: Path, ends_as_undisturbed: Callable[..., None]
 ) -> None:
-    """The command itself swaps what was chosen, manifest included, and then loads it: echoing the manifest would pass."""
+    """The command itself swaps what was chosen, manifest included, then loads it: echoing the manifest would pass."""
     marker = tmp_path / "swapped"
     bed = real_bed(disturbed=("--swap-once", workshop.stranger(), marker), delay_s=0.03)
     supervisor = bed.start()

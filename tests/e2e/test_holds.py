@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.campaign_bed import Bed, wait_for
+from bench.campaign_bed import Bed
 from bench.campaign_counter import final_value
 from bench.campaign_workshop import Workshop
 
@@ -26,7 +25,7 @@ def mend(bed: Bed, *flags: str) -> None:
     text = bed.config.read_text()
     for flag in flags:
         assert flag in text
-        text = text.replace(f'{json.dumps(flag)}, ', "", 1)
+        text = text.replace(f"{json.dumps(flag)}, ", "", 1)
     bed.config.write_text(text)
 
 
@@ -128,7 +127,7 @@ def test_data_that_cannot_be_used(kind: str, tmp_path: Path, workshop: Workshop,
 def test_level_0_command(tmp_path: Path, beds: list[Bed]) -> None:
     """Any command: exit 0 is the end, a death is a relaunch, and no resume is demanded."""
     flag = tmp_path / "second"
-    script = f'test -e {flag} && exit 0; touch {flag}; echo first; sleep 600'
+    script = f"test -e {flag} && exit 0; touch {flag}; echo first; sleep 600"
     bed = Bed(tmp_path, ["sh", "-c", script], level=0)
     beds.append(bed)
     supervisor = bed.start()
@@ -187,15 +186,12 @@ def test_garbage_in_the_ledger_and_a_torn_end(counter_bed: Callable[..., Bed]) -
     assert value_of(bed) == final_value(60)
 
 
-def test_a_wrong_working_folder_of_the_user_is_not_picked_up(tmp_path: Path, workshop: Workshop, beds: list[Bed]) -> None:
-    """A folder `trainer/` where the user stands is not the bundled trainer."""
+def test_a_folder_of_the_user_is_not_taken_for_ours(counter_bed: Callable[..., Bed], tmp_path: Path) -> None:
+    """A folder `bench/` or `watchdog/` where the user stands is never picked up."""
     trap = tmp_path / "trap"
-    (trap / "trainer").mkdir(parents=True)
-    (trap / "trainer" / "__main__.py").write_text("raise SystemExit('the trap was run')")
-    bed = workshop.bed(tmp_path / "bed", settings={"job": {"directory": str(trap)}}, delay_s=0.0)
-    beds.append(bed)
-    supervisor = bed.start()
-    bed.wait_event("run_acknowledged")
-    assert wait_for(lambda: bed.kinds("finished"), "the end", every_s=0.05)
-    assert bed.ended(supervisor) == 0, bed.tell()
-    assert sys.executable in bed.config.read_text()
+    for name in ("bench", "watchdog"):
+        (trap / name).mkdir(parents=True)
+        (trap / name / "__init__.py").write_text("raise SystemExit('the trap was run')")
+    bed = counter_bed("--delay", "0.0", settings={"job": {"directory": str(trap)}})
+    assert bed.ended(bed.start()) == 0, bed.tell()
+    assert value_of(bed) == final_value(40)

@@ -80,9 +80,8 @@ def two_beds(folder: Path, first: int) -> tuple[Bed, Bed]:
     for user in (first, NOBODY if first == 0 else 0):
         root = folder / ("first" if user == first else "second")
         root.mkdir()
-        beds.append(
-            Bed(root, COMMAND, prefix=prefix(user), settings={"job": {"checkpoints": str(folder / "first" / "checkpoints")}})
-        )
+        checkpoints = str(folder / "first" / "checkpoints")
+        beds.append(Bed(root, COMMAND, prefix=prefix(user), settings={"job": {"checkpoints": checkpoints}}))
         for path in (root, *root.iterdir()):
             os.chown(path, user, user)
     return beds[0], beds[1]

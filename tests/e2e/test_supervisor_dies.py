@@ -135,7 +135,7 @@ def test_trainer_and_supervisor_die_and_the_numbers_are_reused(
     bed.kill_supervisor(supervisor)
     for pid in (run.shim, run.trainer):
         bed.harm(pid)
-    wait_for(lambda: not os.path.exists(f"/proc/{run.shim}") and not os.path.exists(f"/proc/{run.trainer}"), "free numbers")
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in (run.shim, run.trainer)), "free numbers")
     others = [bystander(pid=run.shim), bystander(pid=run.trainer)]
     if others != [run.shim, run.trainer]:
         pytest.skip(f"the numbers {run.shim}, {run.trainer} were not given again: {others}")
@@ -146,8 +146,11 @@ def test_trainer_and_supervisor_die_and_the_numbers_are_reused(
         assert is_living(pid, None) is not None, f"bystander {pid} was harmed\n{bed.tell()}"
 
 
-def test_under_a_debugger(real_bed: Callable[..., Bed], debugger: Callable[[int], Callable[[], None]],
-                          ends_as_undisturbed: Callable[..., None]) -> None:
+def test_under_a_debugger(
+    real_bed: Callable[..., Bed],
+    debugger: Callable[[int], Callable[[], None]],
+    ends_as_undisturbed: Callable[..., None],
+) -> None:
     """A trainer that a debugger holds still is silent, and left alone; afterwards it goes on."""
     bed = real_bed(delay_s=0.03, settings={"deadlines": {"train": "1s"}})
     supervisor = bed.start()

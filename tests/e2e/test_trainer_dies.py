@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from bench.campaign_bed import Bed, Living
 from watchdog.contract import Beat
 
@@ -45,6 +47,7 @@ def test_killed_at_every_kind_of_moment(real_bed: Callable[..., Bed], ends_as_un
     ends_as_undisturbed(bed)
 
 
+@pytest.mark.campaign
 def test_the_other_model_too(real_bed: Callable[..., Bed], ends_as_undisturbed: Callable[..., None]) -> None:
     bed = real_bed(preset="bitmamba-test")
     supervisor = bed.start()
@@ -82,13 +85,11 @@ def test_stopped_and_obedient(real_bed: Callable[..., Bed], ends_as_undisturbed:
     ends_as_undisturbed(bed)
 
 
-def test_wrapped_in_a_shell(
-    tmp_path: object, workshop: object, beds: list[Bed], real_bed: Callable[..., Bed], ends_as_undisturbed: Callable[..., None]
-) -> None:
+def test_wrapped_in_a_shell(real_bed: Callable[..., Bed], ends_as_undisturbed: Callable[..., None]) -> None:
     """A shell that does not exec: what beats is its child. Killed once, then drained: the save is not lost."""
     bed = real_bed(delay_s=0.03)
     text = bed.config.read_text()
-    bed.config.write_text(text.replace('command = [', 'command = ["sh", "-c", "\\"$@\\"; exit $?", "sh", ', 1))
+    bed.config.write_text(text.replace("command = [", 'command = ["sh", "-c", "\\"$@\\"; exit $?", "sh", ', 1))
     supervisor = bed.start()
     run = bed.run_at_step(15)
     beat = run.beat()

@@ -31,8 +31,10 @@ from watchdog import contract
 from watchdog.checkpoints.verifier import Found, Knowledge, Verifier
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.processes import this_host
+from watchdog.collectors.run import last_words
 from watchdog.core.facts import Absent, Known, Unknown
 from watchdog.core.history import fold
+from watchdog.folders import RunFolder
 from watchdog.opening import open_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,8 +124,7 @@ def in_mounts(setup: str, bed: HostBed) -> subprocess.CompletedProcess[str]:
 
 
 @needs_root
-@pytest.mark.parametrize("known", [False, True], ids=["new", "used before"])
-@pytest.mark.parametrize("what", ["state", "checkpoints", "."])
+@pytest.mark.parametrize(("what", "known"), [("state", False), (".", False), (".", True), ("checkpoints", True)])
 def test_a_folder_that_is_read_only(what: str, known: bool, tmp_path: Path) -> None:
     """As after a disk error: the file system was remounted."""
     with make_bed(tmp_path / "bed", ["true"], level=0) as bed:
@@ -166,7 +167,7 @@ def test_a_state_folder_of_another_user(tmp_path: Path) -> None:
     state.mkdir(mode=0o700)
     # Becomes somebody else after the imports: the interpreter may lie in a folder that only root can enter.
     code = (
-        "import os, sys\nfrom watchdog import cli, opening, running, supervisor, asking\n"
+        "import difflib, os, sys, tomllib\nfrom watchdog import asking, cli, masking, opening, running, supervisor\n"
         "from watchdog.settings import load\nimport prometheus_client\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\ncli.main()\n"
     )
@@ -323,30 +324,46 @@ while not os.path.exists(sys.argv[2]): time.sleep(0.02)
 """
 
 
-@pytest.mark.parametrize("kind", ["truncated", "from another run", "at no time", "an endless loss", "a pid that is none"])
-def test_no_stall_and_no_end_of_the_supervisor_from_a_beat_that_is_none(kind: str, tmp_path: Path) -> None:
-    """Beyond the deadline of everything; then a clean end."""
+_SHORT = {"start": "1s", "train": "1s", "load": "1s"}
+
+
+def test_beats_that_are_none_end_neither_the_run_nor_the_supervisor(tmp_path: Path) -> None:
+    """One kind after the other, for longer than a run may be silent before its first beat; then a clean end."""
+    kinds = [kind for kind in BAD_BEATS if not kind.startswith("at no time")]
     beat, go = tmp_path / "beat", tmp_path / "go"
+    beat.write_bytes(BAD_BEATS["truncated"])
     command = [*script(tmp_path, _BAD_BEATER), str(beat), str(go)]
-    beat.write_bytes(BAD_BEATS[kind])
-    with make_bed(tmp_path / "bed", command, level=1, deadlines={"start": "1s", "train": "1s", "load": "1s"}) as bed:
+    with make_bed(tmp_path / "bed", command, level=1, deadlines=_SHORT) as bed:
         supervisor = bed.start()
         run = bed.run_where(lambda run, _beat: (run.folder / "beat.json").exists(), "a beat file")
-        if kind == "at no time":  # everything else of it is this run's own
-            own = beat_text(
-                run_id=f"'{run.run_id}'", pid=run.trainer, start_ticks=contract.start_ticks(run.trainer), monotonic_s="NaN"
-            )
-            (run.folder / "beat.json").write_bytes(own.replace(b"'", b'"'))
-        begun_s = time.monotonic()
-        wait_for(
-            lambda: time.monotonic() - begun_s > 1.6 or supervisor.poll() is not None, "a deadline and a half",
-        )
-        assert supervisor.poll() is None, bed.tell()
+        for kind in kinds:
+            (run.folder / "beat.json").write_bytes(BAD_BEATS[kind])
+            told_s = time.monotonic()
+            wait_for(lambda: time.monotonic() - told_s > 0.15 or supervisor.poll() is not None, "a look")  # noqa: B023
+            assert supervisor.poll() is None, f"{kind}\n{bed.tell()}"
         go.touch()
         assert bed.ended(supervisor) == 0, bed.tell()
         assert "blind to the beats" in bed.screen
         assert not bed.kinds("run_stopping", "signal_sent"), bed.tell()
         assert len(bed.kinds("run_launching")) == 1
+
+
+def test_no_stall_from_a_beat_at_no_time(tmp_path: Path) -> None:
+    """Everything else of it is this run's own."""
+    beat, go = tmp_path / "beat", tmp_path / "go"
+    beat.write_bytes(BAD_BEATS["truncated"])
+    command = [*script(tmp_path, _BAD_BEATER), str(beat), str(go)]
+    with make_bed(tmp_path / "bed", command, level=1, deadlines=_SHORT) as bed:
+        supervisor = bed.start()
+        run = bed.run_where(lambda run, _beat: (run.folder / "beat.json").exists(), "a beat file")
+        ticks = contract.start_ticks(run.trainer)
+        own = beat_text(run_id=f"'{run.run_id}'", pid=run.trainer, start_ticks=ticks, monotonic_s="NaN")
+        (run.folder / "beat.json").write_bytes(own.replace(b"'", b'"'))
+        told_s = time.monotonic()
+        wait_for(lambda: time.monotonic() - told_s > 1.3 or bed.kinds("run_stopping"), "a deadline")
+        go.touch()
+        assert bed.ended(supervisor) == 0, bed.tell()
+        assert not bed.kinds("run_stopping", "signal_sent"), bed.tell()
 
 
 _ODD_BEATER = """
@@ -385,7 +402,8 @@ from watchdog import contract
 from bench import campaign_counter
 real = contract.Run.acknowledge
 def acknowledge(self, **what):
-    Path(os.environ[contract.ENV_ACK_FILE]).write_bytes(open(sys.argv[1], "rb").read())
+    said = open(sys.argv[1], "rb").read().replace(b"1-a", self.run_id.encode())
+    Path(os.environ[contract.ENV_ACK_FILE]).write_bytes(said)
     while not os.path.exists(sys.argv[2]): time.sleep(0.02)
     if sys.argv[3] == "mend": real(self, **what)
 contract.Run.acknowledge = acknowledge
@@ -395,13 +413,12 @@ ACKNOWLEDGED = {"run_id": "1-a", "pid": 1, "fresh": True, "step": 0, "files": []
 _FILES = [{"name": name, "size_bytes": 1, "sha256": "0" * 64} for name in ("a", "\ud800")]
 BAD_ACKNOWLEDGEMENTS = {
     "torn": b'{"run_id": "1',
-    "binary": bytes(range(256)),
     "numbers": json.dumps(ACKNOWLEDGED | {"pid": 0}).encode(),
     "a name that is no text": json.dumps(ACKNOWLEDGED | {"fresh": False, "files": _FILES}).encode(),
 }
 
 
-@pytest.mark.parametrize("kind", ["torn", "binary", "numbers"])
+@pytest.mark.parametrize("kind", ["torn", "numbers"])
 def test_a_broken_acknowledgement_that_is_mended_in_time(kind: str, tmp_path: Path) -> None:
     """Before the first step: said, and nothing is done about it."""
     bad, go = tmp_path / "bad", tmp_path / "go"
@@ -446,16 +463,10 @@ def test_a_failure_record_with_bytes_that_are_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b"[]", b'{"chain": [1]}', b"[" * 100_000])
 def test_a_broken_failure_record(content: bytes, tmp_path: Path) -> None:
     """Then the last line of the output is the last error."""
-    (tmp_path / "bad").write_bytes(content)
-    body = (
-        "import os, sys\nfrom watchdog import contract\n"
-        "open(os.environ[contract.ENV_FAILURE_FILE], 'wb').write(open(sys.argv[1], 'rb').read())\n"
-        "raise SystemExit('out of luck \\xff')\n"
-    )
-    command = [*script(tmp_path, body), str(tmp_path / "bad")]
-    with make_bed(tmp_path / "bed", command, level=0, relaunch={"failures": 1}) as bed:
-        assert bed.ended(bed.start()) == 3, bed.tell()
-        assert "out of luck" in one_error(bed.screen)
+    run = RunFolder(path=tmp_path)
+    run.failure.write_bytes(content)
+    run.log.write_bytes(b"step 1\nout of luck \xff\n\n")
+    assert last_words(run) == "out of luck \ufffd"
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------
@@ -490,7 +501,7 @@ BAD_MANIFESTS = {
 def choice_in(folder: Path, lineage: Path, known: tuple[object, ...] = ()) -> Found:
     verifier = Verifier(folder, lineage)
     verifier.choose(Knowledge(known=known, refused_runs=frozenset(), ledger_knew=bool(known)))  # type: ignore[arg-type]
-    return wait_for(lambda: (verifier.results() or [None])[0], "a choice", timeout_s=5)
+    return wait_for(lambda: (verifier.results() or [None])[0], "a choice", timeout_s=2)
 
 
 @pytest.mark.parametrize("kind", BAD_MANIFESTS)
@@ -501,8 +512,7 @@ def test_a_broken_manifest_is_refused_and_the_good_one_chosen(kind: str, tmp_pat
     assert found.choice is not None, found.error
     assert found.choice.chosen is not None
     assert found.choice.chosen.step == 3
-    if kind != "empty" or found.choice.refused:
-        assert len(found.choice.refused) <= 1
+    assert {refusal.manifest for refusal in found.choice.refused} <= {str(tmp_path / f"zz{contract.MANIFEST_SUFFIX}")}
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
@@ -616,7 +626,7 @@ def test_data_that_cannot_be_used(kind: str, tmp_path: Path) -> None:
         cwd="/",
     )
     assert answer.returncode in (2, contract.EXIT_DATA), answer.stderr
-    assert str(data) in one_error(answer.stderr)
+    assert str(data) in one_error(answer.stdout + answer.stderr)
     assert not list(tmp_path.glob("cache/**/*.bin"))
 
 

@@ -41,10 +41,12 @@ def children() -> Iterator[list[subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for child in started:
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            for pid in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-        child.wait(10)
+        while child.poll() is None:  # its trainer may not even be forked yet
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                for pid in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.05)
 
 
 def order(folders: JobFolders, *command: str, run_id: str = "1-a", **changes: object) -> LaunchOrder:
@@ -121,9 +123,7 @@ def test_a_level_2_run_is_told_to_resume_or_to_begin(folders: JobFolders, fresh:
 
 
 @pytest.mark.parametrize("victim", ["directory", "run folder", "run record", "lineage", "log"])
-def test_what_cannot_be_recorded_or_entered_is_not_started_and_frees_the_lock(
-    folders: JobFolders, victim: str
-) -> None:
+def test_what_cannot_be_recorded_or_entered_is_not_started_and_frees_the_lock(folders: JobFolders, victim: str) -> None:
     marker = folders.checkpoints / "marker"
     changes: dict[str, object] = {}
     match victim:

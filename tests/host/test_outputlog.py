@@ -33,7 +33,9 @@ def held(path: Path) -> int:
 def test_the_front_goes_and_the_writer_notices_nothing(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.touch()
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdin is not None
     assert writer.stdout is not None
     released = 0

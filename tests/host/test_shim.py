@@ -92,7 +92,9 @@ def test_the_shim_stays_for_whoever_escaped(bed: Shims) -> None:
 
 
 def test_an_orphans_end_is_kept_beside_the_leaders(bed: Shims) -> None:
-    run = bed.run("import os\nif os.fork() == 0:\n  os.setsid()\n  os.execv('/bin/sh', ['sh', '-c', 'sleep 0.05; exit 7'])")
+    run = bed.run(
+        "import os\nif os.fork() == 0:\n  os.setsid()\n  os.execv('/bin/sh', ['sh', '-c', 'sleep 0.05; exit 7'])"
+    )
     run.shim.wait(10)
     assert [end["code"] for end in run.exit()["ended"]] == [7]
 
@@ -245,7 +247,9 @@ def test_on_a_full_disk_nothing_is_started(tmp_path: Path) -> None:
     assert "nothing was started" in done.stderr
 
 
-FULL_LATER = FULL_DISK.replace('with open(folder + "/fill"', 'open(folder + "/exit", "wb").write(bytes(4096))\nwith open(folder + "/fill"')
+FULL_LATER = FULL_DISK.replace(
+    'with open(folder + "/fill"', 'open(folder + "/exit", "wb").write(bytes(4096))\nwith open(folder + "/fill"'
+)
 
 
 def test_a_disk_that_fills_while_the_run_lives_does_not_swallow_its_end(tmp_path: Path) -> None:

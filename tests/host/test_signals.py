@@ -100,7 +100,9 @@ def test_who_is_gone_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_traced_process_is_never_touched() -> None:
-    debugger = subprocess.Popen([sys.executable, "-c", DEBUGGED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    debugger = subprocess.Popen(
+        [sys.executable, "-c", DEBUGGED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert debugger.stdout is not None
     pid = int(debugger.stdout.readline() or 0)
     if pid == 0:
@@ -153,6 +155,8 @@ def test_nobody_else_in_the_house_signals() -> None:
     places = set()
     for path in root.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        if any(word in text for word in ("os.kill(", "os.killpg(", "pidfd_send_signal(", ".send_signal(", ".terminate()")):
+        if any(
+            word in text for word in ("os.kill(", "os.killpg(", "pidfd_send_signal(", ".send_signal(", ".terminate()")
+        ):
             places.add(str(path.relative_to(root)))
     assert places <= {"actuators/signals.py", "collectors/child.py"}

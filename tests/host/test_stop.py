@@ -37,12 +37,12 @@ while True:
             os._exit(0)
 """
 SAVES = """
-import signal, sys, time
+import os, signal, sys, time
 def on_term(*_):
-    print("saved", flush=True)
+    os.write(1, b"saved\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, on_term)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(600)
 """
 

@@ -31,7 +31,9 @@ def same(one: float | None, other: float | None) -> bool:
 # --- numbers and beats --------------------------------------------------------------------------------------
 @given(NUMBERS)
 def test_every_number_survives_json(value: float | None) -> None:
-    assert same(contract.decode_number(json.loads(json.dumps(contract.encode_number(value), allow_nan=False)), "x"), value)
+    assert same(
+        contract.decode_number(json.loads(json.dumps(contract.encode_number(value), allow_nan=False)), "x"), value
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,8 @@ def test_every_beat_survives_its_file(
 
 def beat_bytes(**changes: object) -> bytes:
     record: dict[str, object] = {
-        "format": 1, "seq": 1, "monotonic_s": 5.0, "run_id": "1-a", "pid": 7, "start_ticks": 8, "phase": "train", "step": 3,
+        "format": 1, "seq": 1, "monotonic_s": 5.0, "run_id": "1-a", "pid": 7, "start_ticks": 8, "phase": "train",
+        "step": 3,
     }  # fmt: skip
     for name, value in changes.items():
         if value is ...:
@@ -173,7 +176,8 @@ def test_a_manifest_and_an_acknowledgement_survive_their_files(tmp_path: Path) -
     "record",
     [
         {}, {"run_id": "1", "pid": 1, "fresh": "yes", "step": 1}, {"run_id": "1", "pid": 1, "fresh": False, "step": 1},
-        {"run_id": "1", "pid": 1, "fresh": False, "step": 1, "files": []}, {"run_id": "", "pid": 1, "fresh": True, "step": 0},
+        {"run_id": "1", "pid": 1, "fresh": False, "step": 1, "files": []},
+        {"run_id": "", "pid": 1, "fresh": True, "step": 0},
         {"run_id": "1", "pid": 1, "fresh": True, "step": -1},
     ],
 )  # fmt: skip
@@ -272,4 +276,6 @@ def test_term_asks_to_drain() -> None:
 def test_a_copy_of_the_file_alone_is_a_full_citizen(tmp_path: Path) -> None:
     (tmp_path / "contract.py").write_bytes((ROOT / "watchdog/contract.py").read_bytes())
     program = "import contract; run = contract.join({}); run.beat('train', step=1)"
-    subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"], check=True)
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"], check=True
+    )

@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def open_ledger(folder: Path, deadline_s: float = 5.0) -> Ledger:
-    return Ledger(folder / "ledger.jsonl", folder / "ballast", clock=SystemClock(), boot_id="boot", deadline_s=deadline_s)
+    return Ledger(
+        folder / "ledger.jsonl", folder / "ballast", clock=SystemClock(), boot_id="boot", deadline_s=deadline_s
+    )
 
 
 @pytest.fixture
@@ -296,7 +298,7 @@ def test_a_write_that_ends_in_the_middle_is_cut_off_again(tmp_path: Path) -> Non
 def test_a_read_only_disk_is_one_clear_error(tmp_path: Path) -> None:
     said = in_own_mounts(
         tmp_path,
-        'mount -t tmpfs -o size=8m tmpfs "$FOLDER"; echo \'{}\' > "$FOLDER/ledger.jsonl"; mount -o remount,ro "$FOLDER"',
+        'mount -t tmpfs -o size=8m tmpfs "$FOLDER"; touch "$FOLDER/ledger.jsonl"; mount -o remount,ro "$FOLDER"',
         """
         try:
             open_ledger()

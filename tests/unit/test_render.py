@@ -9,16 +9,27 @@ import math
 import pytest
 
 from watchdog.core.view import CollectorView, RunView, StatusView
-from watchdog.render import bar, count, duration, live_line, status_lines, status_record, summary_lines, view_from_record
+from watchdog.render import (
+    bar,
+    count,
+    duration,
+    live_line,
+    status_lines,
+    status_record,
+    summary_lines,
+    view_from_record,
+)
 
 RUN = RunView(
     number=3, run_id="3-c", alive=True, phase="train", step=412, target_step=600, loss=3.41, tokens_per_s=47_700.0,
     eta_s=240.0, beat_age_s=0.2, beat_deadline_s=60.0, leader_pid=48211, log="/s/output.log",
 )  # fmt: skip
 VIEW = StatusView(
-    job="default", state="running", since_wall_s=1000.0, now_wall_s=1100.0, sentence="run 3 starts from step 400", run=RUN,
+    job="default", state="running", since_wall_s=1000.0, now_wall_s=1100.0, sentence="run 3 starts from step 400",
+    run=RUN,
     checkpoint_step=400, checkpoint_digest="9f2c" * 16, checkpoint_age_s=12.0, failures=1, restarts=2, checkpoints="/c",
-    ledger="/s/ledger.jsonl", collectors={"memory": CollectorView(duration_s=0.1, success=True, last_success_wall_s=None)},
+    ledger="/s/ledger.jsonl",
+    collectors={"memory": CollectorView(duration_s=0.1, success=True, last_success_wall_s=None)},
 )  # fmt: skip
 
 
@@ -33,7 +44,9 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-@pytest.mark.parametrize(("number", "words"), [(0, "0"), (950, "950"), (1200, "1.2 k"), (7.1e6, "7.1 M"), (3e9, "3.0 G")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0"), (950, "950"), (1200, "1.2 k"), (7.1e6, "7.1 M"), (3e9, "3.0 G")]
+)
 def test_counts(number: float, words: str) -> None:
     assert count(number) == words
 
@@ -57,7 +70,8 @@ def test_the_live_line_says_what_is_known_and_no_more() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"loss": math.nan}, {"loss": math.inf}, {"progress": math.nan}, {"progress": math.inf}, {"step": 0, "target_step": 0},
+        {"loss": math.nan}, {"loss": math.inf}, {"progress": math.nan}, {"progress": math.inf},
+        {"step": 0, "target_step": 0},
         {"step": 700, "target_step": 600}, {"eta_s": -5.0}, {"phase": None}, {"step": None}, {"status": "x" * 500},
         {"tokens_per_s": 0.0}, {"step": 2**63, "target_step": 1}, {"beat_age_s": 1e9},
     ],
@@ -72,7 +86,17 @@ def test_no_figure_makes_a_view_fall_over(changes: dict[str, object]) -> None:
 
 def test_status_for_people_names_job_run_checkpoint_budget_and_files() -> None:
     text = "\n".join(status_lines(VIEW))
-    for words in ("job", "running", "run 3", "step 400", "9f2c9f2c9f2c", "1 of 3 failures", "2 restarts", "/s/ledger.jsonl", "/c"):
+    for words in (
+        "job",
+        "running",
+        "run 3",
+        "step 400",
+        "9f2c9f2c9f2c",
+        "1 of 3 failures",
+        "2 restarts",
+        "/s/ledger.jsonl",
+        "/c",
+    ):
         assert words in text
     assert "no supervisor runs" in text
     assert "HOLD" not in text

@@ -142,9 +142,12 @@ def take_supervisor_lock(path: Path, *, me: ProcessId, wall_s: float, command: s
         raise StateError(f"{path} is replaced faster than it can be locked; something else manages this folder")
     record = {"pid": me.pid, "start_ticks": me.start_ticks, "since_wall_s": wall_s, "since": when, "command": command}
     try:
-        # Another user's file may be read-only for us (root-owned before): the lock holds all the same.
+        # Another user's file, or a file system that was remounted read-only: the lock holds all the same.
         writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            os.close(fd)
+            raise StateError(f"cannot write who holds {path}: {error.strerror}") from error
         return SupervisorLock(fd, path)
     try:
         content = json.dumps(record).encode().ljust(1024) + b"\n"

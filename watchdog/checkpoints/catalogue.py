@@ -58,6 +58,8 @@ def find_candidates(folder: Path) -> tuple[Candidate, ...]:
             manifest = contract.Manifest.read(path)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            found.append(Candidate(path=path, manifest=None, problem=error.strerror, signature=signature))
         except contract.ContractError as error:
             found.append(Candidate(path=path, manifest=None, problem=str(error), signature=signature))
         else:

@@ -57,6 +57,19 @@ def process_table(proc: str = "/proc") -> tuple[Process, ...]:
     return tuple(table)
 
 
+def ancestry(proc: str = "/proc") -> tuple[ProcessId, ...]:
+    """This process and its parents, up to process 1 or the edge of the pid namespace."""
+    found: list[ProcessId] = []
+    pid = os.getpid()
+    while pid > 0 and len(found) < 256:
+        process = read_process(pid, proc)
+        if process is None:
+            break
+        found.append(process.id)
+        pid = process.ppid
+    return tuple(found)
+
+
 def is_alive(identity: ProcessId, proc: str = "/proc") -> bool:
     """The same process, and not a zombie whose threads are all gone."""
     process = read_process(identity.pid, proc)

@@ -84,7 +84,7 @@ def last_words(run: RunFolder) -> str | None:
     """The trainer's last error: from its failure record, else the last line of its log that says something."""
     with contextlib.suppress(OSError, contract.ContractError, KeyError, TypeError, IndexError):
         first = contract.read_json(run.failure, "failure record")["chain"][0]
-        return f"{first['class']}: {first['message']}"[:_ERROR_LIMIT]
+        return contract.printable(f"{first['class']}: {first['message']}"[:_ERROR_LIMIT])
     with contextlib.suppress(OSError):
         lines = [line.strip() for line in tail(run.log).splitlines() if line.strip()]
         if lines:
@@ -220,12 +220,19 @@ class RunWatch:
             reparented_to=None if self.adopted else me,
             own_children=own,
             own_pid=me,
+            adopters=self._adopters(),
         )
         for process in table:  # zombies that came to us because we are their subreaper
             if process.ppid == me and not process.living and process.id.pid not in own and not self.adopted:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.id.pid, os.WNOHANG)
         return found
+
+    def _adopters(self) -> frozenset[int] | None:
+        """Who may have been given the orphans of the run; None for a record that does not say."""
+        if not self.record.ancestors:
+            return None
+        return frozenset({0, 1, *(ancestor.pid for ancestor in self.record.ancestors if is_alive(ancestor))})
 
     def traced(self, members: tuple[Process, ...]) -> tuple[int, ...]:
         """Those of the members that a debugger holds."""

@@ -66,6 +66,15 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
     return history
 
 
+def can_fold(event: Event) -> bool:
+    """Whether the event carries what its kind needs: a line that does not is no record, whoever wrote it."""
+    try:
+        _after(History(), event)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return False
+    return True
+
+
 def _after(history: History, event: Event) -> History:
     data = event.data
     changes: dict[str, Any] = {"last_sentence": event.sentence, "last_wall_s": event.wall_s}

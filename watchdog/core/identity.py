@@ -93,12 +93,14 @@ def orphans_of(
     reparented_to: int | None,
     own_children: frozenset[int],
     own_pid: int,
+    adopters: frozenset[int] | None = None,
 ) -> Orphans:
     """Tell the members of a run without its shim; a descendant of a member is a member.
 
     Proven: seen as a descendant of the shim while it lived; carries the run id; holds the run lock; or became our
     child (`reparented_to` is our pid, we are a subreaper) without being one that we started. Unclear: started
-    after the run began, and its environment cannot be read or is empty; nobody is unclear when orphans come to us.
+    after the run began, its environment cannot be read or is empty, and its parent is one of `adopters` (None: anybody
+    may be): the processes that orphans of the run can be given to. Nobody is unclear when orphans come to us.
     An older process is never either.
     """
     table = [process for process in table if process.living and process.id.pid != own_pid]
@@ -114,7 +116,7 @@ def orphans_of(
         adopted = reparented_to is not None and process.ppid == reparented_to and process.id.pid not in own_children
         if trace.run_id == run_id or trace.holds_run_lock or adopted:
             ours[process.id.pid] = process
-        elif not trace.readable and reparented_to is None:
+        elif not trace.readable and reparented_to is None and (adopters is None or process.ppid in adopters):
             unclear[process.id.pid] = process
     grew = True
     while grew:

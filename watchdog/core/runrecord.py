@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from watchdog.contract import ContractError
+from watchdog.core.identity import ProcessId
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,8 @@ class Expectation:
 class RunRecord:
     """One launched run. `started_ticks`: clock ticks since boot, a lower bound for the start of its processes.
 
+    `ancestors`: the launching supervisor and its parents up to process 1. Should supervisor and shim both be killed,
+    what is left of the run is given to one of them or to process 1, and to nobody else.
     `baseline_step`: the newest verified step when it was launched (-1: none), against which progress is measured.
     """
 
@@ -39,6 +42,7 @@ class RunRecord:
     level: int
     baseline_step: int
     expectation: Expectation
+    ancestors: tuple[ProcessId, ...] = ()
 
     def to_record(self) -> dict[str, object]:
         return {"format": 1, **dataclasses.asdict(self)}
@@ -63,6 +67,9 @@ class RunRecord:
                     fresh=bool(expectation["fresh"]),
                     step=None if expectation["step"] is None else int(expectation["step"]),
                     digest=None if expectation["digest"] is None else str(expectation["digest"]),
+                ),
+                ancestors=tuple(
+                    ProcessId(int(each["pid"]), int(each["start_ticks"])) for each in record.get("ancestors", ())
                 ),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:

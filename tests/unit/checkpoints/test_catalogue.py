@@ -250,7 +250,9 @@ def test_a_symlinked_folder_that_leads_out_is_refused(tmp_path: Path) -> None:
     (folder / "away").symlink_to(outside)
     digest = contract.digest_file(model(outside, 20))
     manifest = contract.Manifest(
-        step=20, run_id="1-a", files=(contract.FileDigest(name="away/step-20-model.pt", size_bytes=digest.size_bytes, sha256=digest.sha256),)
+        step=20,
+        run_id="1-a",
+        files=(contract.FileDigest(name="away/step-20-model.pt", size_bytes=digest.size_bytes, sha256=digest.sha256),),
     )
     contract.write_json_durably(folder / "step-20.manifest.json", manifest.to_record())
     choice = pick(folder)

@@ -42,7 +42,9 @@ def test_a_choice_comes_with_the_number_of_its_order(tmp_path: Path, verifier: V
     assert verifier.results() == []
 
 
-def test_a_folder_that_cannot_be_read_is_said_with_its_name(tmp_path: Path, verifier: Verifier, wait_until: Wait) -> None:
+def test_a_folder_that_cannot_be_read_is_said_with_its_name(
+    tmp_path: Path, verifier: Verifier, wait_until: Wait
+) -> None:
     (tmp_path / "c").write_text("a file")
     verifier.choose(KNOWLEDGE)
     found = next_found(verifier, wait_until)
@@ -94,15 +96,15 @@ def test_a_watch_does_not_verify_a_changed_version_of_what_was_verified(
     tmp_path: Path, verifier: Verifier, wait_until: Wait
 ) -> None:
     write(tmp_path / "c", 10)
-    known = Knowledge(known=(Known(step=10, digest="0" * 64, run_id="1-a"),), refused_runs=frozenset(), ledger_knew=True)
+    known = Knowledge(
+        known=(Known(step=10, digest="0" * 64, run_id="1-a"),), refused_runs=frozenset(), ledger_knew=True
+    )
     found = watched(verifier, wait_until, known)
     assert found.verified == ()
     assert [refusal.step for refusal in found.refused] == [10]
 
 
-def test_a_second_watch_is_not_queued_behind_the_first(
-    tmp_path: Path, verifier: Verifier, wait_until: Wait
-) -> None:
+def test_a_second_watch_is_not_queued_behind_the_first(tmp_path: Path, verifier: Verifier, wait_until: Wait) -> None:
     write(tmp_path / "c", 10)
     for _ in range(50):
         verifier.watch(KNOWLEDGE)

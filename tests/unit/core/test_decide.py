@@ -612,7 +612,8 @@ def test_no_hold_is_lifted_beside_a_living_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "over", [Seen(now_s=1.0, shim=Shim.ENDED, end=KILLED), Seen(now_s=1.0, shim=Shim.LOST, run_lock_free=True)],
+    "over",
+    [Seen(now_s=1.0, shim=Shim.ENDED, end=KILLED), Seen(now_s=1.0, shim=Shim.LOST, run_lock_free=True)],
     ids=["shim ended", "shim lost and nothing left"],
 )
 def test_a_run_that_ends_at_last_frees_the_hold_for_a_person(over: Seen) -> None:

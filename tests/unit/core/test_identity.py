@@ -147,9 +147,7 @@ def test_zombies_and_ourselves_are_never_among_them() -> None:
     ),
     subreaper=st.booleans(),
 )
-def test_no_table_makes_an_old_unmarked_process_ours(
-    rows: list[tuple[int, int, Traces, str]], subreaper: bool
-) -> None:
+def test_no_table_makes_an_old_unmarked_process_ours(rows: list[tuple[int, int, Traces, str]], subreaper: bool) -> None:
     table, traces = [], {}
     for number, (parent, ticks, trace, state) in enumerate(rows):
         table.append(process(200 + number, 1 if parent == 0 else 199 + parent, ticks, state))

@@ -38,7 +38,11 @@ EXIT_1 = EndSeen(cause=Cause.EXITED, words="exit 1")
 
 def alive(now_s: float, **changes: object) -> Seen:
     """A run that lives, beats and has acknowledged what it was told to restore."""
-    values: dict[str, object] = {"beat": make_beat(now_s), "acknowledgement": acknowledgement(10), "members": (member(),)}
+    values: dict[str, object] = {
+        "beat": make_beat(now_s),
+        "acknowledgement": acknowledgement(10),
+        "members": (member(),),
+    }
     return Seen(now_s=now_s, shim=Shim.ALIVE, leader_alive=True, **(values | changes))  # type: ignore[arg-type]
 
 

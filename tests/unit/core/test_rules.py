@@ -143,7 +143,15 @@ def test_a_chosen_checkpoint_is_never_a_first_start() -> None:
 def beat(seq: int, at_s: float, step: int | None, phase: str = "train") -> Beat:
     tokens = None if step is None else step * 100
     return Beat(
-        seq=seq, monotonic_s=at_s, run_id="r", pid=1, start_ticks=1, phase=phase, step=step, tokens=tokens, target_step=60
+        seq=seq,
+        monotonic_s=at_s,
+        run_id="r",
+        pid=1,
+        start_ticks=1,
+        phase=phase,
+        step=step,
+        tokens=tokens,
+        target_step=60,
     )
 
 
@@ -183,7 +191,8 @@ def test_pace_forgets_what_is_older_than_its_window_and_stands_still_without_ste
 def test_a_run_record_survives_json(expectation: Expectation) -> None:
     record = run_record(3, "3-x", -1, expectation)
     again = RunRecord.from_record(
-        record.to_record() | {"expectation": {"fresh": expectation.fresh, "step": expectation.step, "digest": expectation.digest}}
+        record.to_record()
+        | {"expectation": {"fresh": expectation.fresh, "step": expectation.step, "digest": expectation.digest}}
     )
     assert again == record
 
@@ -192,7 +201,11 @@ def test_a_run_record_survives_json(expectation: Expectation) -> None:
     ("name", "value"),
     [
         *((name, ...) for name in ("run_id", "number", "boot_id", "started_ticks", "expectation", "baseline_step")),
-        *((name, value) for name in ("number", "started_ticks", "baseline_step", "expectation") for value in (None, [], "x")),
+        *(
+            (name, value)
+            for name in ("number", "started_ticks", "baseline_step", "expectation")
+            for value in (None, [], "x")
+        ),
     ],
 )
 def test_a_run_record_that_lacks_something_says_what(name: str, value: object) -> None:

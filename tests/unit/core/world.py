@@ -81,7 +81,9 @@ def chosen(step: int | None, *, first_start: bool = False, refused: tuple[Refusa
     return conclude_choice(chosen=make_checkpoint(step), refused=refused, ever_knew=True)
 
 
-def make_beat(now_s: float, *, run_id: str = "1-a", seq: int = 1, alive: bool = True, **changes: Any) -> Known[BeatSeen]:
+def make_beat(
+    now_s: float, *, run_id: str = "1-a", seq: int = 1, alive: bool = True, **changes: Any
+) -> Known[BeatSeen]:
     values: dict[str, Any] = {"phase": "train", "step": 5, "pid": 501, "start_ticks": 7001, "target_step": TARGET}
     beat = Beat(seq=seq, monotonic_s=now_s, run_id=run_id, **(values | changes))
     return Known(BeatSeen(beat=beat, alive=alive, stopped=False), now_s)
@@ -105,7 +107,9 @@ def running(now_s: float = 0.0, **changes: Any) -> State:
     return State(phase=Phase.RUNNING, since_s=now_s, run=make_run(**changes))
 
 
-def acknowledgement(step: int, *, digest: str | None = None, run_id: str = "1-a", fresh: bool = False) -> Acknowledgement:
+def acknowledgement(
+    step: int, *, digest: str | None = None, run_id: str = "1-a", fresh: bool = False
+) -> Acknowledgement:
     files = () if fresh else (FileDigest(name="model.pt", size_bytes=1, sha256=digest or digest_of(step)),)
     return Acknowledgement(run_id=run_id, pid=501, fresh=fresh, step=step, files=files)
 
