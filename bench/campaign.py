@@ -25,7 +25,7 @@ from typing import Any
 
 from bench import campaign_judge as judge
 from bench import record
-from bench.campaign_bed import Bed, BedError, Living, wait_for
+from bench.campaign_bed import Bed, BedError, Living, Outcome, wait_for
 from bench.campaign_faults import COMPANIES, FAULTS, PHASES, SHELL, Ring, alive, clear
 from bench.campaign_workshop import PRESET, STEPS, Workshop, differences
 from watchdog.contract import Beat
@@ -166,9 +166,11 @@ def one_job(root: Path, workshop: Workshop, seed: int, tally: Tally) -> list[str
     """Returns what went wrong."""
     chance = random.Random(seed)
     company, in_shell = chance.choice(sorted(COMPANIES)), chance.random() < 0.25
-    command = workshop.command(delay_s=chance.choice([0.01, 0.03]), disturbed=COMPANIES[company])
+    preset = chance.choice([PRESET, PRESET, "bitmamba-test"])
+    command = workshop.command(preset=preset, delay_s=chance.choice([0.01, 0.03]), disturbed=COMPANIES[company])
     root.mkdir()
-    print(f"job {tally.jobs + 1:<5} seed {seed}, trainer {company}{', in a shell' if in_shell else ''}", flush=True)
+    place = ", in a shell" if in_shell else ""
+    print(f"job {tally.jobs + 1:<5} seed {seed}, {preset}, trainer {company}{place}", flush=True)
     bystanders = [
         subprocess.Popen([sys.executable, "-c", _BYSTANDER, *command[1:]], start_new_session=True, cwd="/")
         for _ in range(2)
@@ -183,7 +185,7 @@ def one_job(root: Path, workshop: Workshop, seed: int, tally: Tally) -> list[str
             except (BedError, AssertionError) as error:
                 tally.unfinished += 1
                 found.append(str(error))
-            found += judge_job(bed, workshop, tally, finished=not found)
+            found += judge_job(bed, workshop.reference(preset), tally, finished=not found)
             if found:
                 found.append(bed.tell())
     finally:
@@ -196,7 +198,7 @@ def one_job(root: Path, workshop: Workshop, seed: int, tally: Tally) -> list[str
     return found
 
 
-def judge_job(bed: Bed, workshop: Workshop, tally: Tally, *, finished: bool) -> list[str]:
+def judge_job(bed: Bed, reference: Outcome, tally: Tally, *, finished: bool) -> list[str]:
     """Every rule, counted apart."""
     report = bed.observed()
     tally.looks += report["looks"]
@@ -214,7 +216,7 @@ def judge_job(bed: Bed, workshop: Workshop, tally: Tally, *, finished: bool) -> 
     tally.double_runs += len(doubled)
     tally.bad_resumes += len(resumed)
     tally.unrecorded_kills += len(killed)
-    wrong = differences(bed.outcome(), workshop.reference()) if finished else []
+    wrong = differences(bed.outcome(), reference) if finished else []
     tally.wrong_losses += bool(wrong)
     return [*doubled, *resumed, *killed, *wrong]
 
@@ -229,7 +231,8 @@ def main(argv: list[str] | None = None) -> int:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpuhost-watchdog-campaign-") as name:
         workshop = Workshop(Path(name) / "workshop")
-        workshop.reference()
+        for preset in (PRESET, "bitmamba-test"):
+            workshop.reference(preset)
         workshop.stranger()
         seeds = random.Random(wishes.seed)
         while time.monotonic() - began_s < wishes.minutes * 60:
@@ -240,7 +243,6 @@ def main(argv: list[str] | None = None) -> int:
     rows = [tally.row()]
     details = {
         "minutes": round((time.monotonic() - began_s) / 60, 1),
-        "preset": PRESET,
         "faults": dict(sorted(tally.faults.items())),
         "phases": dict(sorted(tally.phases.items())),
         "observer": {"looks": tally.looks, "longest gap, s": round(tally.longest_gap_s, 3)},

@@ -30,6 +30,11 @@ def share_the_cores() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
+def complain(line: str) -> None:
+    """An error, on standard error; a full disk or a closed terminal does not make it another one."""
+    Console(fd=2).say(line)
+
+
 def _command(name: str) -> Command:
     if name == "prepare":
         from trainer.prepare import prepare
@@ -55,10 +60,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run = contract.join()
     except contract.WrongRunError as error:
-        console.say(f"error     {error}")
+        complain(f"error     {error}")
         return contract.EXIT_WRONG_RUN
     except (contract.ContractError, OSError) as error:
-        console.say(f"error     the run that the environment names cannot be entered: {error}")
+        complain(f"error     the run that the environment names cannot be entered: {error}")
         return EXIT_FAILURE
     try:
         run.beat("import", status=arguments.command)
@@ -70,11 +75,11 @@ def main(argv: list[str] | None = None) -> int:
         return reason.exit_code
     except TrainerError as error:
         run.fail(error)
-        console.say(f"error     {error}")
+        complain(f"error     {error}")
         return error.exit_code
     except contract.WrongRunError as error:
         run.fail(error)
-        console.say(f"error     {error}")
+        complain(f"error     {error}")
         return contract.EXIT_WRONG_RUN
     except KeyboardInterrupt:
         console.say("stopped   at once, as asked; what was saved stays")
@@ -82,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     except BaseException as error:
         run.fail(error)
         if is_memory_shortage(error):
-            console.say(f"error     the host's memory did not suffice: {error}; the checkpoints are not to blame")
+            complain(f"error     the host's memory did not suffice: {error}; the checkpoints are not to blame")
         raise
 
 

@@ -83,6 +83,8 @@ def relaunch_job(settings: Settings, argv: list[str]) -> str:
 
 
 def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
+    if not _ever_was(folders):
+        return f"job {settings.job.name} never ran, so nothing is held; start it: {_how_to_start(settings, ())}"
     from watchdog.clock import SystemClock
     from watchdog.collectors.processes import this_host
     from watchdog.opening import open_ledger, take
@@ -120,7 +122,7 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
         pid = _ask(folders, "status")["status"].get("supervisor_pid")
         _ask(folders, "stop-now" if now else "stop")
     except NoSupervisorError:
-        return _stop_unsupervised(settings, now=now, argv=argv)
+        return _stop_unsupervised(settings, folders, now=now, argv=argv)
     started = said = time.monotonic()
     while True:
         try:
@@ -142,8 +144,16 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
         time.sleep(0.1)
 
 
-def _stop_unsupervised(settings: Settings, *, now: bool, argv: list[str]) -> int:
+def _ever_was(folders: JobFolders) -> bool:
+    """Somebody supervised this job before: else a mistyped name would make the folders of a new one."""
+    return folders.ledger.exists() or folders.run_record.exists()
+
+
+def _stop_unsupervised(settings: Settings, folders: JobFolders, *, now: bool, argv: list[str]) -> int:
     """No supervisor: a run may live all the same. Adopt it, end it with proof, leave."""
+    if not _ever_was(folders):
+        print(f"nothing to stop: job {settings.job.name} never ran")
+        return EXIT_OK
     from watchdog.clock import SystemClock
     from watchdog.opening import open_job
 

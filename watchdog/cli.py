@@ -80,10 +80,10 @@ def run(
     if on_hold not in ("exit", "wait"):
         raise SettingsError(f"--on-hold {on_hold}: must be exit or wait")
     settings = _settings(config, job, command)
-    if detach:
+    if detach and not detached:
         from watchdog.running import detach as go
 
-        _leave(go(settings, [argument for argument in sys.argv[1:] if argument != "--detach"]))
+        _leave(go(settings, sys.argv[1:]))
     from watchdog.running import supervise
 
     _leave(supervise(settings, argv=sys.argv, new=new, leave_on_hold=on_hold == "exit", quiet=detached))

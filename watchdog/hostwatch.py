@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from watchdog.actuators.outputlog import punch_front
 from watchdog.clock import Clock
@@ -26,6 +28,8 @@ from watchdog.core.view import CollectorView
 from watchdog.folders import JobFolders
 from watchdog.ledger import Ledger
 from watchdog.settings import Settings
+
+T = TypeVar("T")
 
 _DRIVER_EVERY_S = 60.0
 _CHORES_EVERY_S = 5.0
@@ -44,26 +48,30 @@ class HostWatch:
         self._every_s = max(1.0, settings.loop.period_s)
         places = {"state": folders.state, "checkpoints": folders.checkpoints}
         self._disks = {purpose: DiskReader(str(path), purpose, self._roots, clock) for purpose, path in places.items()}
+        self._unread = False
         self._driver = DriverReader(self._roots, clock)
 
     def memory(self) -> Fact[Memory]:
-        return self._runner.poll(
-            "memory", lambda: read_memory(self._roots, self._clock), every_s=self._every_s, deadline_s=_DEADLINE_S
-        ).fact
+        return self._poll("memory", lambda: read_memory(self._roots, self._clock), self._every_s)
 
     def disks(self) -> tuple[Fact[Disk], ...]:
         return tuple(
-            self._runner.poll(f"disk_{purpose}", reader.read, every_s=self._every_s, deadline_s=_DEADLINE_S).fact
-            for purpose, reader in self._disks.items()
+            self._poll(f"disk_{purpose}", reader.read, self._every_s) for purpose, reader in self._disks.items()
         )
+
+    def _poll(self, name: str, function: Callable[[], Fact[T]], every_s: float) -> Fact[T]:
+        polled = self._runner.poll(name, function, every_s=every_s, deadline_s=_DEADLINE_S)
+        self._unread = self._unread or polled.unread
+        return polled.fact
 
     def driver(self) -> Fact[Driver]:
         return self._runner.poll("driver", self._driver.read, every_s=_DRIVER_EVERY_S, deadline_s=2 * _DEADLINE_S).fact
 
     def gates(self, *, lock_intact: bool) -> tuple[Gate, ...]:
         """The conditions for a launch, as they stand now; none while a first answer is still on its way."""
+        self._unread = False
         memory, disks = self.memory(), self.disks()
-        if not {"memory", *(f"disk_{purpose}" for purpose in self._disks)} <= self._runner.views().keys():
+        if self._unread:
             return ()
         return (
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),

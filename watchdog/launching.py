@@ -61,8 +61,12 @@ def launch_run(
     state: State,
     clock: Clock,
     record: Callable[[list[Record]], None],
+    listen: Callable[[str], None],
 ) -> tuple[RunWatch, State] | Trouble:
-    """Launch what was decided. Nothing is started that could not be recorded; then the trouble is returned."""
+    """Launch what was decided. Nothing is started that could not be recorded; then the trouble is returned.
+
+    `listen` is called with the run id right before anything is started, so that its first word is heard.
+    """
     number = history.last_number + 1
     run_id = f"{number}-{secrets.token_hex(4)}"
     baseline = -1 if checkpoint is None else checkpoint.step
@@ -100,6 +104,7 @@ def launch_run(
         record([Record("run_launching", f"run {number} starts from {origin}", data)])
     except RecordingError as error:
         return Trouble(words=str(error))
+    listen(run_id)
     try:
         child = launch(
             LaunchOrder(

@@ -28,7 +28,7 @@ _MEMBERS_EVERY_S = 10.0
 
 def _beat_in_file(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
     """The run's beat; its process counts as alive only as a descendant of the living shim."""
-    root: ProcessId | None = watch.start.shim if watch.start is not None and watch.shim() is Shim.ALIVE else None
+    root: ProcessId | None = watch.shim_id if watch.shim() is Shim.ALIVE else None
     return see_beat(watch.folder.beat, run_id=watch.record.run_id, now_s=now_s, shim=root)
 
 
@@ -44,11 +44,11 @@ class RunEyes:
         self._members_s = -_MEMBERS_EVERY_S
         self._notify: NotifySocket | None = None
 
-    def begin(self, watch: RunWatch) -> None:
-        """A run begins, or is adopted: hear its notify socket."""
+    def listen(self, run_id: str) -> None:
+        """A run is about to begin, or is adopted: hear its notify socket, from its first word on."""
         self.forget()
         try:
-            self._notify = NotifySocket(watch.record.run_id, self._clock)
+            self._notify = NotifySocket(run_id, self._clock)
         except OSError as error:
             self._doubt(f"the notify socket cannot be had ({error.strerror}): only the beat file is heard")
 
@@ -63,7 +63,8 @@ class RunEyes:
         """The newest beat: from the beat file, or where there is none from the notify socket."""
         beat = _beat_in_file(watch, now_s)
         if isinstance(beat, Absent) and self._notify is not None:
-            self._notify.root = watch.start.shim if watch.start is not None else None
+            if watch.shim_id is not None:
+                self._notify.believe(watch.shim_id)
             beat = self._notify.beat(now_s)
         return beat
 

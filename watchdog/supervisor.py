@@ -175,7 +175,7 @@ class Supervisor:
             record = self._watch.record
             words = f"run {record.number} ({record.run_id}) was there already: adopted"
             self._note("run_adopted", words, run_id=record.run_id)
-            self._eyes.begin(self._watch)
+            self._eyes.listen(record.run_id)
         if self._state.hold is not None:
             self._screen.line("HOLD", self._state.hold)
         if self._state.phase in (Phase.GATING, Phase.WEIGHING):
@@ -321,14 +321,21 @@ class Supervisor:
     def _launch(self, order: Launch, seen: Seen) -> None:
         self._screen.line("gate", "  ".join(f"{gate.words} ✓" for gate in seen.gates))
         launched = launch_run(
-            self._settings, self._job, self._history, order.checkpoint, self._state, self._clock, self._record
+            self._settings,
+            self._job,
+            self._history,
+            order.checkpoint,
+            self._state,
+            self._clock,
+            self._record,
+            self._eyes.listen,
         )
         if isinstance(launched, Trouble):
             self._trouble = launched
+            self._eyes.forget()
             return
         self._watch, self._state = launched
         self._choice = None
-        self._eyes.begin(self._watch)
         self._signaller.forget()
         self._pace.reset()
 

@@ -1,4 +1,4 @@
-"""The disk under state and checkpoints is filled to the last byte while all runs: nothing undone, nothing unrecorded.
+"""The disk under state and checkpoints is filled to the last byte while all runs: nothing lost, nothing unrecorded.
 
 The disk is a small tmpfs in a mount namespace of its own, which ends with the process that holds it.
 """

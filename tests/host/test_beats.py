@@ -88,7 +88,8 @@ def with_values(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"monotonic_s": "nan"}, {"monotonic_s": "-inf"}, {"monotonic_s": "inf"}, {"monotonic_s": None}, {"loss": 10**400},
+        {"monotonic_s": "nan"}, {"monotonic_s": "-inf"}, {"monotonic_s": "inf"}, {"monotonic_s": None},
+        {"loss": 10**400},
         {"pid": 2**31}, {"pid": 10**30}, {"step": 10**400}, {"start_ticks": -1},
     ],
     ids=lambda changes: str(changes)[:30],

@@ -23,7 +23,13 @@ from watchdog.folders import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = "import time; time.sleep(600)"
-ESCAPE = "import os\nif os.fork() == 0:\n  os.setsid()\n  os.closerange(0, 200)\n  os.execve('/bin/sleep', ['sleep', '600'], {})"
+ESCAPE = """
+import os
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 200)
+    os.execve("/bin/sleep", ["sleep", "600"], {})
+"""
 
 
 @pytest.fixture

@@ -100,7 +100,15 @@ def test_an_orphans_end_is_kept_beside_the_leaders(bed: Shims) -> None:
 
 
 def test_many_ends_do_not_burst_the_record(bed: Shims) -> None:
-    program = "import os\nfor n in range(60):\n  if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os._exit(3)\n    os._exit(0)"
+    program = """
+import os
+for number in range(60):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os._exit(3)
+        os._exit(0)
+"""
     run = bed.run(program)
     assert run.shim.wait(20) == 0
     assert os.stat(run.folder.exit).st_size == 4096

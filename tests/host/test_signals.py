@@ -65,6 +65,7 @@ def test_run_dry_nobody_is_touched(sleeper: subprocess.Popen[bytes]) -> None:
 def test_a_number_with_another_start_time_is_another_process(sleeper: subprocess.Popen[bytes], shift: int) -> None:
     me = identity(sleeper.pid)
     assert signal_process(ProcessId(me.pid, me.start_ticks + shift), signal.SIGKILL) is Sent.GONE
+    assert hold(ProcessId(me.pid, me.start_ticks + shift)) is None
     assert is_alive(me)
 
 

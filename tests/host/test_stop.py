@@ -63,7 +63,7 @@ def test_one_round_ends_a_fork_bomb_and_its_shim_proves_it(bed: Shims) -> None:
     run = bed.run(BOMB)
     watch = run.watch()
     until(lambda: (watch.shim(), len(watch.members()) >= 30)[1], "thirty of them")
-    for rounds in range(1, 6):
+    for _ in range(2):
         kill_round(watch.members)
         try:
             run.shim.wait(2)
@@ -71,8 +71,7 @@ def test_one_round_ends_a_fork_bomb_and_its_shim_proves_it(bed: Shims) -> None:
         except subprocess.TimeoutExpired:
             continue
     else:
-        pytest.fail("five rounds were not enough")
-    assert rounds <= 2
+        pytest.fail("two rounds were not enough")
     assert run.exit()["complete"] is True
     assert run.exit()["leader"]["signal"] == signal.SIGKILL
     watch.close()
@@ -91,7 +90,13 @@ def test_a_stopped_process_dies_of_a_round_too(bed: Shims) -> None:
 
 def test_an_escapee_dies_although_its_leader_is_long_dead(bed: Shims) -> None:
     run = bed.run(
-        "import os\nif os.fork() == 0:\n  os.setsid()\n  os.closerange(0, 200)\n  os.execve('/bin/sleep', ['sleep', '600'], {})"
+        """
+import os
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 200)
+    os.execve("/bin/sleep", ["sleep", "600"], {})
+"""
     )
     watch = run.watch()
     leader = run.leader()

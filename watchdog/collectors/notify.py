@@ -15,6 +15,7 @@ import selectors
 import socket
 import struct
 import threading
+from collections import deque
 
 from watchdog.clock import Clock
 from watchdog.collectors.beats import descends_from
@@ -25,6 +26,7 @@ from watchdog.core.identity import ProcessId
 from watchdog.core.seen import BeatSeen
 
 _MESSAGE_BYTES = 4096
+_KEPT_MESSAGES = 100
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred, see unix(7)
 
 
@@ -70,13 +72,15 @@ def after(before: Notified | None, message: dict[str, str], sender: ProcessId, n
 
 
 class NotifySocket:
-    """Hears one run. `root` is its shim, as soon as it is known; nobody is believed before."""
+    """Hears one run. What is said before its shim is known (`believe`) is kept, and judged then."""
 
     def __init__(self, run_id: str, clock: Clock) -> None:
         """Raises OSError when the address cannot be bound."""
         self._run_id = run_id
         self._clock = clock
-        self.root: ProcessId | None = None
+        self._root: ProcessId | None = None
+        self._unjudged: deque[tuple[ProcessId, bytes, float]] = deque(maxlen=_KEPT_MESSAGES)
+        self._lock = threading.Lock()
         self._newest: Notified | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
@@ -88,6 +92,14 @@ class NotifySocket:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._drain, name="notify", daemon=True)
         self._thread.start()
+
+    def believe(self, root: ProcessId) -> None:
+        """From now on the descendants of this shim are heard, and what they said before."""
+        with self._lock:
+            if self._root is None:
+                self._root = root
+                while self._unjudged:
+                    self._judge(*self._unjudged.popleft(), root)
 
     def beat(self, now_s: float) -> Fact[BeatSeen]:
         """The newest message as a beat. Absent until the first WATCHDOG=1: who never promised to beat is not late."""
@@ -140,7 +152,16 @@ class NotifySocket:
                     for (fd,) in struct.iter_unpack("i", data[: len(data) // 4 * 4]):
                         os.close(fd)
             process = read_process(pid) if pid > 0 else None
-            root = self.root
-            if process is None or root is None or not descends_from(pid, root):
+            if process is None:
                 return
-            self._newest = after(self._newest, parse(datagram), process.id, self._clock.monotonic())
+            now_s = self._clock.monotonic()
+            with self._lock:
+                if self._root is None:
+                    self._unjudged.append((process.id, datagram, now_s))
+                else:
+                    self._judge(process.id, datagram, now_s, self._root)
+
+    def _judge(self, sender: ProcessId, datagram: bytes, at_s: float, root: ProcessId) -> None:
+        process = read_process(sender.pid)
+        if process is not None and process.id == sender and descends_from(sender.pid, root):
+            self._newest = after(self._newest, parse(datagram), sender, at_s)

@@ -109,6 +109,9 @@ class RunWatch:
         self._child = child
         self._lock_is_free = lock_is_free
         self._shim_fd: int | None = os.pidfd_open(child.pid) if child is not None else None
+        self._child_id = None
+        if child is not None:  # ours and not reaped, so its number is its own
+            self._child_id = ProcessId(child.pid, contract.start_ticks(child.pid))
         self._leader_fd: int | None = None
         self._leader_gone = False
         self._seen: frozenset[ProcessId] = self._remembered()
@@ -117,6 +120,11 @@ class RunWatch:
     @property
     def adopted(self) -> bool:
         return self._child is None
+
+    @property
+    def shim_id(self) -> ProcessId | None:
+        """The shim, as soon as it is known: our own child at once, an adopted one from its start record."""
+        return self._child_id if self.start is None else self.start.shim
 
     def descriptors(self) -> list[int]:
         """What becomes readable when the shim or the leader ends; only those not known to be over."""

@@ -24,10 +24,11 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Polled(Generic[T]):
-    """The newest fact and its age in seconds; None when nothing was read yet."""
+    """The newest fact and its age in seconds, None when there is none; `unread`: the first answer is on its way."""
 
     fact: Fact[T]
     age_s: float | None
+    unread: bool = False
 
 
 class _Call:
@@ -124,7 +125,7 @@ class Runner:
         if record.call is not None and now - record.call.started_s > deadline_s:
             return Polled(self._silence(name, record), None if record.newest is None else now - record.newest_s)
         if record.newest is None:
-            return Polled(Unknown(f"{name} has not been read yet"), None)
+            return Polled(Unknown(f"{name} has not been read yet"), None, unread=True)
         return Polled(record.newest, now - record.newest_s)
 
     def ask_afresh(self) -> None:

@@ -422,7 +422,7 @@ def test_a_gap_never_shortens_a_grace(beat: object) -> None:
 
 
 def test_a_gap_gives_a_stop_under_way_its_grace_anew() -> None:
-    after, plan = decide(stopping(Cause.STALLED), alive(4000.0, gap=False), POLICY)
+    after, _ = decide(stopping(Cause.STALLED), alive(4000.0, gap=False), POLICY)
     assert after.phase is Phase.HOLD  # without knowing of the gap it would have been given up
     state, _ = decide(stopping(Cause.STALLED), alive(14.0, gap=True), POLICY)
     assert state.run is not None

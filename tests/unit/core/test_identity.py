@@ -1,4 +1,4 @@
-"""Who belongs to a run: bystanders with the same name, recycled numbers, older processes and others' children do not."""
+"""Who belongs to a run: bystanders of the same name, recycled numbers, older processes and others' children do not."""
 
 from __future__ import annotations
 
