@@ -26,7 +26,7 @@ from typing import Any
 from bench import campaign_judge as judge
 from bench import record
 from bench.campaign_bed import Bed, BedError, Living, Outcome, wait_for
-from bench.campaign_faults import COMPANIES, FAULTS, PHASES, SHELL, Ring, alive, clear
+from bench.campaign_faults import COMPANIES, FAULTS, PHASES, SHELL, Ring, alive, clear, possible
 from bench.campaign_workshop import PRESET, STEPS, Workshop, differences
 from watchdog.contract import Beat
 
@@ -137,14 +137,14 @@ def wait_for_moment(bed: Bed, supervisor: subprocess.Popen[bytes], chance: rando
     return run, name
 
 
-def play(bed: Bed, workshop: Workshop, chance: random.Random, tally: Tally) -> None:
+def play(bed: Bed, workshop: Workshop, company: str, chance: random.Random, tally: Tally) -> None:
     """One job with its faults, to its end."""
     supervisor = bed.start()
     for _ in range(chance.randrange(1, 5)):
         run, phase = wait_for_moment(bed, supervisor, chance)
         if run is None:
             break
-        name = chance.choice(sorted(FAULTS))
+        name = chance.choice(possible(company))
         ring = Ring(bed=bed, chance=chance, stranger=workshop.stranger(), supervisor=supervisor)
         wall_s, known = time.time(), len(bed.kinds("run_ended", "run_stopping"))
         FAULTS[name](ring, run)
@@ -181,7 +181,7 @@ def one_job(root: Path, workshop: Workshop, seed: int, tally: Tally) -> list[str
         with Bed(root, [*SHELL, *command] if in_shell else command, settings=SETTINGS) as bed:
             bed.observe()
             try:
-                play(bed, workshop, chance, tally)
+                play(bed, workshop, company, chance, tally)
             except (BedError, AssertionError) as error:
                 tally.unfinished += 1
                 found.append(str(error))

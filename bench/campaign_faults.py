@@ -163,12 +163,20 @@ FAULTS: dict[str, Callable[[Ring, Living], None]] = {
     "swap newest": swap_newest,
     "second supervisor": second_supervisor,
 }
-# How the trainer is started; an escapee that outlives shim and supervisor is a hold by design, so it is not mixed in.
+# How the trainer is started.
 COMPANIES: dict[str, tuple[object, ...]] = {
     "plain": (),
     "slow to sync": ("--slow-sync", 0.03),
     "deaf to TERM": ("--ignore-term",),
+    "with an escapee": ("--escapee",),
 }
+
+
+def possible(company: str) -> list[str]:
+    """The faults that a job must survive by itself: an escapee that outlives its shim may be a hold, by design."""
+    return [name for name in sorted(FAULTS) if company != "with an escapee" or "shim" not in name]
+
+
 SHELL = ["sh", "-c", '"$@"; exit $?', "sh"]
 
 

@@ -20,7 +20,7 @@ from bench.campaign_bed import Bed, wait_for
 from watchdog import contract
 from watchdog.actuators.launch import LaunchOrder, launch, ticks_now
 from watchdog.clock import SystemClock
-from watchdog.collectors.processes import is_alive, this_host
+from watchdog.collectors.processes import ancestry, is_alive, this_host
 from watchdog.collectors.run import StartRecord, read_start
 from watchdog.core.history import Event, History, fold
 from watchdog.core.identity import Host, ProcessId
@@ -196,6 +196,7 @@ def record_of(
         level=level,
         baseline_step=-1,
         expectation=Expectation(fresh=True),
+        ancestors=ancestry(),
     )
 
 

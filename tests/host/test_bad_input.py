@@ -167,7 +167,7 @@ def test_a_state_folder_of_another_user(tmp_path: Path) -> None:
     state.mkdir(mode=0o700)
     # Becomes somebody else after the imports: the interpreter may lie in a folder that only root can enter.
     code = (
-        "import ctypes, difflib, os, sys, tomllib\nfrom watchdog import asking, cli, masking, opening, running, supervisor\n"
+        "import ctypes, difflib, encodings.ascii, os, sys, tomllib\nfrom watchdog import asking, cli, masking, opening, running, supervisor\n"
         "from watchdog.settings import load\nimport prometheus_client\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         # As after an exec: else /proc/self belongs to root still.

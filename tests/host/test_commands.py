@@ -215,21 +215,6 @@ def test_the_status_of_figures_that_are_not_finite(tmp_path: Path) -> None:
         assert bed.ended(supervisor) == 0
 
 
-def test_a_supervisor_that_is_frozen_is_told_apart_from_none(sleeper: HostBed) -> None:
-    supervisor = sleeper.start()
-    sleeper.run_where(lambda _run, _beat: True, "a run")
-    sleeper.wait_status(state="running")
-    supervisor.send_signal(signal.SIGSTOP)
-    try:
-        answer = sleeper.call("status")
-    finally:
-        supervisor.send_signal(signal.SIGCONT)
-    assert answer.returncode == 1
-    assert "did not answer" in answer.stderr
-    assert sleeper.call("stop", "--now").returncode == 0
-    assert sleeper.ended(supervisor) == 5
-
-
 # --- diagnose -----------------------------------------------------------------------------------------------
 def test_diagnose_beside_a_job(sleeper: HostBed) -> None:
     """JSON without NaN, the exit code of a monitoring plugin, and the same with and without --all."""

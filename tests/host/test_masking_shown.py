@@ -95,12 +95,13 @@ def test_a_held_run_lock_names_its_holder_without_its_secrets(tmp_path: Path) ->
     with make_bed(tmp_path / "bed", ["true"], level=0) as bed:
         control = bed.checkpoints / ".gpuhost-watchdog"
         control.mkdir(parents=True)
+        folder = bed.root / "f"  # a short name: the command line is cut where it is shown
         code = (
             "import sys\nfrom pathlib import Path\nfrom watchdog import contract\n"
-            "fd = contract.lock_by_hand(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
+            "fd = contract.lock_by_hand(Path(sys.argv[2]))\nprint('held', flush=True)\nsys.stdin.read()\n"
         )
         by_hand = subprocess.Popen(
-            [*script(tmp_path, code), str(bed.checkpoints), *words()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*script(folder, code, "t.py"), "--api-key=hunter2hunter", str(bed.checkpoints), *words()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         try:
             assert by_hand.stdout is not None

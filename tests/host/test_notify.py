@@ -44,9 +44,12 @@ while True:
             if os.fork() == 0:
                 os.setsid()
                 say("WATCHDOG=1\nSTATUS=from the child")
+                time.sleep(60)
                 os._exit(0)
         elif line == "leave":
             sys.exit(0)
+        elif line == "mark":
+            open(sys.argv[2], "w").close()
         elif line:
             try:
                 say(line.replace("|", "\n"))
@@ -101,7 +104,7 @@ def speaker(tmp_path: Path) -> Iterator[Speaker]:
     run_id = f"1-{os.getpid():08x}"
     notify = NotifySocket(run_id, CLOCK)
     with launched(folders_in(tmp_path), speaker_command(commands, answers), run_id=run_id) as run:
-        notify.root = run.start.shim
+        notify.believe(run.start.shim)
         speaker = Speaker(run, notify, commands, answers)
         try:
             yield speaker
@@ -143,6 +146,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_heard(speaker: Speaker) -> None
     speaker.tell("child")
     seen = speaker.wait("the child's word", status="from the child")
     assert seen.beat.pid != speaker.run.leader.pid
+    speaker.tell("leave")
 
 
 def test_a_stranger_is_not_believed(speaker: Speaker) -> None:
@@ -158,6 +162,28 @@ def test_a_stranger_is_not_believed(speaker: Speaker) -> None:
     speaker.tell("WATCHDOG=1")
     seen = speaker.wait("the next true beat", seq=2)
     assert (seen.beat.status, seen.beat.phase) == ("mine", "load")
+
+
+def test_what_was_said_before_the_shim_was_known_is_judged_then(tmp_path: Path) -> None:
+    """Kept until then: what the run said counts, with its own time; what strangers said does not."""
+    commands = tmp_path / "commands"
+    run_id = f"2-{os.getpid():08x}"
+    with (
+        contextlib.closing(NotifySocket(run_id, CLOCK)) as notify,
+        launched(folders_in(tmp_path), speaker_command(commands, tmp_path / "answers"), run_id=run_id) as run,
+    ):
+        speaker = Speaker(run, notify, commands, tmp_path / "answers")
+        say(b"WATCHDOG=1\nSTATUS=forged", address_of(run_id))
+        for line in ("READY=1", "WATCHDOG=1|STATUS=mine", "mark"):
+            speaker.tell(line)
+        wait_for(lambda: speaker.answers.exists(), "that all was said", timeout_s=10)
+        assert speaker.seen() is None, "nobody is believed before the shim is known"
+        said_s = CLOCK.monotonic()
+        notify.believe(run.start.shim)
+        seen = speaker.wait("what was kept")
+        assert seen.beat.pid == run.leader.pid
+        assert seen.beat.monotonic_s <= said_s
+        assert (seen.beat.seq, seen.beat.phase, seen.beat.status) == (1, "train", "mine")
 
 
 def test_odd_datagrams_do_not_end_the_listening(speaker: Speaker) -> None:
@@ -202,7 +228,7 @@ def test_an_adoption_binds_the_address_anew(speaker: Speaker) -> None:
     wait_for(lambda: speaker.answers.exists() and "refused" in speaker.answers.read_text(), "a refusal", timeout_s=5)
     second = NotifySocket(speaker.run.record.run_id, CLOCK)
     speaker.notify = second
-    second.root = speaker.run.start.shim
+    second.believe(speaker.run.start.shim)
     speaker.tell("WATCHDOG=1")
     speaker.wait("a beat at the second one", seq=1)
 

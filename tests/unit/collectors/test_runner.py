@@ -110,7 +110,7 @@ def test_poll_never_waits_and_shows_the_newest_with_its_age(hanging: Hanging) ->
     def poll() -> Polled[int]:
         return runner.poll("nvml", hanging, every_s=5.0, deadline_s=12.0)
 
-    assert poll() == Polled(Unknown("nvml has not been read yet"), None)
+    assert poll() == Polled(Unknown("nvml has not been read yet"), None, unread=True)
     hanging.gate.set()
     until(lambda: isinstance(poll().fact, Known))
     assert poll() == Polled(Known(1, 0.0), 100.0)  # at_s of the fact itself counts, not when we heard of it

@@ -1,0 +1,143 @@
+"""Carrying out a launch: recorded first, cut and masked where it is shown, and told when it came to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.campaign_bed import wait_for
+from tests.host.bed import CLOCK, SLEEPER, folders_in, holding
+from watchdog.collectors.processes import this_host
+from watchdog.collectors.run import RunWatch
+from watchdog.core.choice import Checkpoint
+from watchdog.core.history import History
+from watchdog.core.phase import Phase
+from watchdog.core.seen import Shim, Trouble
+from watchdog.core.state import Record, State
+from watchdog.errors import RecordingError
+from watchdog.launching import command_of, launch_run, shown_command
+from watchdog.opening import OpenJob, open_ledger, take
+from watchdog.settings import Settings, load
+
+STATE = State(phase=Phase.GATING, since_s=0.0, failures=1)
+
+
+def settings(tmp_path: Path, command: list[str], **overrides: object) -> Settings:
+    return load(environ={}, home=tmp_path, cwd=tmp_path, command=command, job="bed", overrides=overrides)
+
+
+class World:
+    """A job that is taken, and what was recorded and heard in which order."""
+
+    def __init__(self, tmp_path: Path, command: list[str], **overrides: object) -> None:
+        self.settings = settings(tmp_path, command, **overrides)
+        folders = folders_in(tmp_path)
+        self.job = OpenJob(
+            folders=folders,
+            lock=take(folders, CLOCK, ["test"]),
+            ledger=open_ledger(folders, CLOCK, this_host()),
+            history=History(),
+            host=this_host(),
+            watch=None,
+        )
+        self.done: list[str] = []
+        self.data: list[dict[str, Any]] = []
+        self.full = False
+
+    def record(self, records: list[Record]) -> None:
+        if self.full:
+            raise RecordingError("no room")
+        self.done += [record.kind for record in records]
+        self.data += [dict(record.data) for record in records]
+
+    def launch(self, checkpoint: Checkpoint | None = None) -> tuple[RunWatch, State] | Trouble:
+        def listen(_run_id: str) -> None:
+            self.done.append("listening")
+
+        return launch_run(
+            self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen
+        )
+
+    def close(self) -> None:
+        self.job.ledger.close()
+        self.job.lock.close()
+
+
+def end(watch: RunWatch) -> None:
+    wait_for(lambda: watch.shim() is not Shim.STARTING and watch.start is not None and watch.start.leader, "the start")
+    for process in watch.members():
+        os.kill(process.id.pid, 9)
+    wait_for(lambda: watch.shim() is Shim.ENDED, "the end")
+    watch.close()
+
+
+def test_a_launch(tmp_path: Path) -> None:
+    with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+        found = world.launch()
+        assert not isinstance(found, Trouble)
+        watch, state = found
+        assert world.done == ["run_launching", "listening"]
+        assert state.phase is Phase.RUNNING
+        assert state.run is not None
+        assert state.run.run_id == watch.record.run_id == world.data[0]["run_id"]
+        assert (state.run.number, state.run.baseline_step, state.failures) == (1, -1, 1)
+        on_disk = json.loads(world.job.folders.run_record.read_bytes())
+        assert on_disk["run_id"] == watch.record.run_id
+        assert watch.record.run_id in world.job.folders.lineage.read_text().split()
+        end(watch)
+
+
+def test_from_a_checkpoint(tmp_path: Path) -> None:
+    """What the run must acknowledge stands in its record, and the way to it in its environment."""
+    code = "import os, sys; print(os.environ['GPUHOST_WATCHDOG_RESUME'], os.environ['GPUHOST_WATCHDOG_RESUME_MANIFEST'])"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    with contextlib.closing(World(tmp_path, command, **{"job.level": 2})) as world:
+        found = world.launch(Checkpoint(step=7, digest="d" * 64, manifest="/some/where"))
+        assert not isinstance(found, Trouble)
+        watch, state = found
+        assert state.run is not None
+        expected = state.run.expectation
+        assert (expected.fresh, expected.step, expected.digest, state.run.baseline_step) == (False, 7, "d" * 64, 7)
+        wait_for(lambda: watch.shim() is Shim.ENDED, "the end")
+        assert watch.folder.log.read_text() == "require /some/where\n"
+        watch.close()
+
+
+def test_what_cannot_be_recorded_is_not_started(tmp_path: Path) -> None:
+    with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+        world.full = True
+        assert isinstance(world.launch(), Trouble)
+        assert world.done == []
+        assert not world.job.folders.run_record.exists()
+
+
+def test_a_launch_that_comes_to_nothing_is_recorded_as_over(tmp_path: Path) -> None:
+    with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+        with holding(world.job.folders.run_lock) as holder:
+            trouble = world.launch()
+            assert isinstance(trouble, Trouble)
+            assert f"pid {holder.pid}" in trouble.words
+        gone = dataclasses.replace(world.job, folders=world.job.folders)
+        world.settings = settings(tmp_path, SLEEPER, **{"job.directory": str(tmp_path / "gone")})
+        world.job = gone
+        trouble = world.launch()
+        assert isinstance(trouble, Trouble)
+        assert str(tmp_path / "gone") in trouble.words
+        kinds = [kind for kind in world.done if kind != "listening"]
+        assert kinds == ["run_launching", "run_ended", "run_weighed"] * 2
+        assert {data["cause"] for data in world.data if "cause" in data} == {"not_started"}
+        assert [data["failures"] for data in world.data if "failures" in data] == [1, 1], "no failure of the trainer"
+
+
+def test_the_command_that_is_shown_is_short_and_holds_no_secret(tmp_path: Path) -> None:
+    shown = shown_command(["python", "--api-key=hunter2hunter", "x" * 5000, *(["y"] * 5000)])
+    assert "hunter2hunter" not in " ".join(shown)
+    assert len(" ".join(shown)) < 5000
+    assert shown_command(["python", "train.py"]) == ["python", "train.py"]
+    assert command_of(settings(tmp_path, ["python", "x" * 5000])) == ("python", "x" * 5000)
+    assert command_of(load(environ={}, home=tmp_path, cwd=tmp_path))[1:] == ("-P", "-m", "trainer", "train")

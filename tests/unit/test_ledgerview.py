@@ -1,0 +1,59 @@
+"""What the ledger alone says of a job, and the words on the screen that come from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchdog.core.history import Event, History, fold
+from watchdog.core.view import StatusView
+from watchdog.ledgerview import view_of_ledger
+from watchdog.places import folders_of
+from watchdog.settings import load
+
+LAUNCH = ("run_launching", {"number": 1, "run_id": "1-a", "baseline_step": -1})
+END = ("run_ended", {"number": 1, "run_id": "1-a", "cause": "exited", "words": "exit 1", "baseline_step": -1, "error": "no"})
+WEIGH = ("run_weighed", {"run_id": "1-a", "cause": "exited", "failures": 1, "repeated": 4})
+
+
+def history(*entries: tuple[str, dict[str, object]]) -> History:
+    return fold(
+        Event(seq=number, wall_s=100.0 + number, kind=kind, sentence=f"says {kind}", data=data)
+        for number, (kind, data) in enumerate(entries)
+    )
+
+
+def view(*entries: tuple[str, dict[str, object]]) -> StatusView:
+    settings = load(environ={}, home=Path("/home/none"), cwd=Path("/home/none"), command=["true"], job="x")
+    return view_of_ledger(settings, folders_of(settings), history(*entries))
+
+
+@pytest.mark.parametrize(
+    ("entries", "state"),
+    [
+        ((), "never started"),
+        ((LAUNCH,), "unsupervised"),
+        ((LAUNCH, END, WEIGH), "unsupervised"),
+        ((LAUNCH, END, WEIGH, ("hold", {"reason": "why"})), "hold"),
+        ((LAUNCH, END, WEIGH, ("hold", {"reason": "why"}), ("lifted", {})), "unsupervised"),
+        ((LAUNCH, END, WEIGH, ("finished", {"step": 3})), "finished"),
+        ((LAUNCH, END, WEIGH, ("finished", {"step": 3}), ("archived", {"place": "x"})), "never started"),
+    ],
+)
+def test_the_state(entries: tuple[tuple[str, dict[str, object]], ...], state: str) -> None:
+    assert view(*entries).state == state
+
+
+def test_the_rest(tmp_path: Path) -> None:
+    """A run that may live is shown, and never claimed to be alive: only a supervisor may ask its lock."""
+    shown = view(LAUNCH)
+    assert shown.run is not None
+    assert (shown.run.number, shown.run.alive) == (1, False)
+    assert shown.run.log is not None and shown.run.log.endswith("runs/1-a/output.log")
+    shown = view(LAUNCH, END, WEIGH, ("checkpoint_verified", {"step": 7, "digest": "d", "run_id": "1-a"}))
+    assert shown.run is None
+    assert (shown.failures, shown.steps_repeated, shown.last_error, shown.restarts) == (1, 4, "no", 0)
+    assert (shown.checkpoint_step, shown.runs_by_cause) == (7, {"exited": 1})
+    assert (shown.sentence, shown.since_wall_s) == ("says checkpoint_verified", 103.0)
+    assert shown.supervisor_pid is None

@@ -1,0 +1,124 @@
+"""What people ask of a supervisor, by signal and by message: in order, once, and never forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from watchdog.core.seen import Request
+from watchdog.core.view import RunView, StatusView
+from watchdog.listening import Listener
+
+
+def view(state: str = "running", *, alive: bool = True) -> StatusView:
+    run = RunView(number=3, run_id="3-a", alive=alive)
+    return StatusView(job="x", state=state, since_wall_s=1, now_wall_s=2, sentence="", run=run, hold_reason="stuck")
+
+
+def listener(seen: StatusView | None = None, hangups: list[int] | None = None) -> Listener:
+    return Listener(lambda: hangups.append(1) if hangups is not None else None, lambda: seen or view())
+
+
+@pytest.fixture
+def own_handlers() -> Iterator[None]:
+    """The test's signals are its own; afterwards they are as they were."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_requests_come_in_their_order_and_what_was_put_back_comes_first() -> None:
+    asked = listener()
+    assert asked.next() is None
+    for request in (Request.RELAUNCH, Request.DRAIN, Request.STOP):
+        asked.ask(request)
+    first = asked.next()
+    assert first is Request.RELAUNCH
+    asked.put_back(first)
+    assert [asked.next() for _ in range(4)] == [Request.RELAUNCH, Request.DRAIN, Request.STOP, None]
+
+
+def test_waiting_ends_for_a_request_a_descriptor_or_the_time() -> None:
+    asked = listener()
+    reader, writer = os.pipe()
+    begun_s = time.monotonic()
+    asked.wait(0.05, [reader])
+    assert time.monotonic() - begun_s >= 0.04
+    os.close(writer)
+    asked.wait(30, [reader])
+    os.close(reader)
+    asker = threading.Timer(0.05, asked.ask, [Request.DRAIN])
+    asker.start()
+    asked.wait(30, [])
+    asked.wait(30, [])  # not taken yet: no waiting at all
+    assert asked.next() is Request.DRAIN
+    asked.ask(Request.STOP)
+    asked.next()
+    asked.wait(30, [])  # the wake-up that is left over ends one wait at most
+    again_s = time.monotonic()
+    asked.wait(0.05, [])
+    assert time.monotonic() - again_s >= 0.04
+    assert time.monotonic() - begun_s < 20
+    asker.join()
+
+
+@pytest.mark.usefixtures("own_handlers")
+def test_signals() -> None:
+    """INT drains, again stops, a third insists; TERM only ever drains; HUP tells of the terminal and asks for nothing."""
+    hangups: list[int] = []
+    asked = listener(hangups=hangups)
+    asked.listen_to_signals()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert hangups == [1]
+    assert asked.next() is None
+    for number, request in ((signal.SIGTERM, Request.DRAIN), (signal.SIGINT, Request.DRAIN), (signal.SIGINT, Request.STOP)):
+        os.kill(os.getpid(), number)
+        assert asked.next() is request
+    assert not asked.insisted
+    os.kill(os.getpid(), signal.SIGINT)
+    assert asked.insisted
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("command", "request_"),
+    [("relaunch", Request.RELAUNCH), ("stop", Request.DRAIN), ("stop-now", Request.STOP), ("status", None)],
+)
+def test_messages(command: str, request_: Request | None) -> None:
+    asked = listener()
+    answer = asked.answer({"command": command})
+    assert answer["ok"] is True
+    assert asked.next() is request_
+    if command == "status":
+        assert answer["status"]["run"]["number"] == 3
+    else:
+        assert (answer["state"], answer["run"]) == ("running", 3)
+
+
+@pytest.mark.parametrize("message", [{}, {"command": None}, {"command": 5}, {"command": ["stop"]}, {"command": "x" * 5000}])
+def test_messages_that_are_none(message: dict[str, Any]) -> None:
+    asked = listener()
+    answer = asked.answer(message)
+    assert answer["ok"] is False
+    assert "known are status, relaunch, stop, stop-now" in answer["error"]
+    assert len(answer["error"]) < 300
+    assert asked.next() is None
+
+
+def test_a_relaunch_while_a_run_does_not_end_is_refused() -> None:
+    asked = listener(view("hold"))
+    answer = asked.answer({"command": "relaunch"})
+    assert answer["ok"] is False
+    assert "stuck" in answer["error"]
+    assert asked.next() is None
+    asked = listener(view("hold", alive=False))
+    assert asked.answer({"command": "relaunch"})["run"] is None
+    assert asked.next() is Request.RELAUNCH
