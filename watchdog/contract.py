@@ -347,12 +347,21 @@ def write_json_durably(path: Path, record: Mapping[str, object]) -> None:
     write_durably(path, lambda file: file.write(content))
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """Open for reading what is a regular file. A named pipe in its place would make the reader wait for ever.
+
+    Raises OSError; EINVAL for what is no regular file.
+    """
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115  (handed on)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "no regular file", str(path))
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Read one JSON object of at most 4 MiB. Raises OSError, ContractError."""
-    # O_NONBLOCK: a named pipe in the place of a record must not make its reader wait for ever.
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ContractError(f"{what} {path} is no regular file")
+    with open_regular(path) as file:
         content = file.read(_RECORD_LIMIT_BYTES + 1)
     if len(content) > _RECORD_LIMIT_BYTES:
         raise ContractError(f"{what} {path} is longer than {_RECORD_LIMIT_BYTES} bytes")

@@ -8,6 +8,7 @@
     ├── RecordingError        (1)  what could not be recorded is not done
     ├── ControlError          (1)  the control socket: no supervisor, no answer, not ours
     └── CheckpointError       (1)  a checkpoint that is not what its manifest says
+        └── UnreadableError   (1)  a checkpoint that cannot be read now, and may be later
 
 Every text says what happened, the value seen, and what to do.
 """
@@ -64,3 +65,7 @@ class ControlError(WatchdogError):
 
 class CheckpointError(WatchdogError):
     """A checkpoint that is not what its manifest says."""
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint that cannot be read now, and may be later."""

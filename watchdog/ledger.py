@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog.clock import Clock
+from watchdog.contract import open_regular
 from watchdog.core.history import Event, can_fold
 from watchdog.errors import RecordingError, StateError
 
@@ -52,7 +53,7 @@ def read_events(path: Path) -> tuple[tuple[Event, ...], int]:
     events: list[Event] = []
     bad = 0
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 if not line.strip():
                     continue

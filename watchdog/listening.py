@@ -73,6 +73,7 @@ class Listener:
         def on_hangup(_number: int, _frame: object) -> None:
             self._on_hangup()
 
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored it would hide how the shim ended
         signal.signal(signal.SIGINT, on_interrupt)
         signal.signal(signal.SIGTERM, on_terminate)
         signal.signal(signal.SIGHUP, on_hangup)

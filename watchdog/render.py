@@ -50,6 +50,8 @@ def live_line(view: StatusView) -> str:
     run = view.run
     if view.state == "backoff" and view.next_launch_s is not None:
         return f"{'wait':<9} next run in {duration(view.next_launch_s)}"
+    if view.state in ("gating", "weighing") and view.now_wall_s - view.since_wall_s > 3 and not view.waiting_for:
+        return f"{'choose':<9} reading checkpoints back, for {duration(view.now_wall_s - view.since_wall_s)} now"
     if run is None or not run.alive:
         return ""
     parts = [f"run {run.number:<5} {_progress(run)}"]
@@ -87,6 +89,8 @@ def status_lines(view: StatusView) -> list[str]:
         if view.last_error:
             lines.append(f"{'last error':<11} {view.last_error}")
         lines.append(f"{'next':<11} remove the reason, then: watchdog relaunch")
+    if view.waiting_for:
+        lines.append(f"{'waits for':<11} {view.waiting_for}")
     run = view.run
     if run is not None:
         how = "adopted" if run.adopted else "launched"

@@ -19,6 +19,11 @@ LOG_LIMIT_BYTES = 4 * 1024 * 1024
 QUIET_EVERY_S = 15.0  # how often the live line is said where there is no terminal
 
 
+def _without_controls(text: str, keep: str = "") -> str:
+    """What a trainer says ends up here: its escape sequences and line feeds must not move our cursor."""
+    return "".join(char if char in keep or char.isprintable() else "·" for char in text)
+
+
 class Screen:
     """Words go to `out` (None: nobody listens) and to `log` (None: no log yet)."""
 
@@ -41,6 +46,7 @@ class Screen:
     def line(self, label: str, text: str) -> None:
         """One lasting line: a label of up to nine characters, and a text; further lines of it are indented."""
         # A sentence of the ledger stands by itself ("run 3 exit 1"); beside its label it need not say it twice.
+        text = _without_controls(text, keep="\n")
         first, *rest = text.removeprefix(label).removeprefix(":").strip().split("\n")
         lines = [f"{label:<9} {first}", *(f"{'':<9} {more}" for more in rest)]
         self._clear()
@@ -51,6 +57,7 @@ class Screen:
 
     def live(self, text: str, now_s: float) -> None:
         """The line that changes: redrawn on a terminal, said every few seconds elsewhere."""
+        text = _without_controls(text)
         if self._terminal:
             width = max(20, shutil.get_terminal_size().columns - 1)
             text = text[:width]
@@ -80,7 +87,8 @@ class Screen:
         if self._deaf:
             return
         try:
-            self._out.write(text.encode(self._out.encoding or "utf-8", "backslashreplace").decode(self._out.encoding))
+            encoding = self._out.encoding or "utf-8"
+            self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
             self._out.flush()
         except (OSError, ValueError):  # closed terminal (EIO), closed pipe, full disk behind a redirection
             self._deaf = True

@@ -121,6 +121,25 @@ def describe(status: int) -> dict[str, object]:
     return {"code": os.WEXITSTATUS(status), "signal": None, "core": False}
 
 
+def ignore_signals() -> None:
+    """Whatever could end us, but for KILL and our own faults. An ignored SIGCHLD would reap in our place."""
+    faults = {
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+    }
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):
+            if number == signal.SIGCHLD:
+                signal.signal(number, signal.SIG_DFL)
+            elif number not in faults:
+                signal.signal(number, signal.SIG_IGN)
+
+
 def reap_everything(leader: int, exit_file: ExitFile) -> None:
     """Wait until no descendant lives. The leader's end is recorded at once, not when the last one is gone."""
     while True:
@@ -146,8 +165,7 @@ def main(argv: list[str]) -> int:
     if separator != "--" or not command:
         print("shim: expected START EXIT LOCK_FD RUN_ID CGROUP_PROCS -- COMMAND", file=sys.stderr)
         return COULD_NOT_START
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     try:
         os.fstat(int(lock_fd))
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

@@ -86,6 +86,7 @@ def make_view(
         failure_limit=settings.relaunch.failures,
         restarts=history.restarts,
         steps_repeated=history.steps_repeated,
+        waiting_for="; ".join(gate.words for gate in seen.gates if not gate.open) or None if seen is not None else None,
         next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
         checkpoint_step=None if newest is None else newest.step,
         checkpoint_digest=None if newest is None else newest.digest,

@@ -20,9 +20,7 @@ from watchdog.contract import PHASES
 from watchdog.control import ControlServer
 from watchdog.core.choice import Choice
 from watchdog.core.decide import decide, resumed
-from watchdog.core.facts import Known
 from watchdog.core.history import History, fold
-from watchdog.core.identity import ProcessId
 from watchdog.core.pace import Pace
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
@@ -180,13 +178,6 @@ class Supervisor:
             self._screen.line("HOLD", self._state.hold)
         if self._state.phase in (Phase.GATING, Phase.WEIGHING):
             self._order_choice()
-        if self._state.phase is Phase.STOPPING and self._watch is not None:
-            # Begun by a supervisor that died: whether its TERM was sent is not known, and a second one is harmless.
-            beat = self._eyes.beat(self._watch, self._clock.monotonic())
-            target = None
-            if isinstance(beat, Known) and beat.value.alive:
-                target = ProcessId(beat.value.beat.pid, beat.value.beat.start_ticks)
-            self._signaller.terminate(self._watch, target, None, self._clock.monotonic())
 
     def _turn(self, seen: Seen) -> bool:
         """Decide and carry out. True when the next turn should follow at once."""

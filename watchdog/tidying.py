@@ -17,6 +17,8 @@ def move_refused(refused: tuple[Refusal, ...], note: Callable[..., Any]) -> None
         step = "a checkpoint" if refusal.step is None else f"step {refusal.step}"
         data = {"step": refusal.step, "manifest": refusal.manifest, "why": refusal.why}
         note("checkpoint_refused", f"{step} is not resumed from: {refusal.why}", **data)
+        if not refusal.movable:
+            continue
         try:
             place = quarantine(manifest)
         except FileNotFoundError:

@@ -167,7 +167,8 @@ def test_a_state_folder_of_another_user(tmp_path: Path) -> None:
     state.mkdir(mode=0o700)
     # Becomes somebody else after the imports: the interpreter may lie in a folder that only root can enter.
     code = (
-        "import ctypes, difflib, encodings.ascii, os, sys, tomllib\nfrom watchdog import asking, cli, masking, opening, running, supervisor\n"
+        "import ctypes, difflib, encodings.ascii, os, sys, tomllib\n"
+        "from watchdog import asking, cli, masking, opening, running, supervisor\n"
         "from watchdog.settings import load\nimport prometheus_client\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         # As after an exec: else /proc/self belongs to root still.
@@ -233,7 +234,7 @@ def test_garbage_in_the_middle_of_a_ledger(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_supervisor_says_how_many_lines_are_none_and_goes_on(tmp_path: Path) -> None:
-    with counter(tmp_path / "bed", "--steps", "40", "--delay", "0.03") as bed:
+    with counter(tmp_path / "bed", "--steps", "24", "--delay", "0.03") as bed:
         supervisor = bed.start()
         run = bed.run_at_step(12)
         bed.kill_supervisor(supervisor)
@@ -247,7 +248,7 @@ def test_a_supervisor_says_how_many_lines_are_none_and_goes_on(tmp_path: Path) -
         resumed = [record["data"]["resume_step"] for record in bed.records() if record["event"] == "run_launching"]
         assert resumed[0] is None
         assert resumed[1] >= 10
-        assert value_of(bed) == final_value(40)
+        assert value_of(bed) == final_value(24)
         assert bed.status()["restarts"] == 1
 
 
@@ -547,7 +548,8 @@ def test_garbage_in_the_lineage(spoil: bytes, tmp_path: Path) -> None:
     save(tmp_path, 4, "7-of-another-job")
     lineage.write_bytes(b"\n1-a\n" + spoil + b"\n2-b\n")
     found = choice_in(tmp_path, lineage)
-    assert found.choice is not None and found.choice.chosen is not None
+    assert found.choice is not None
+    assert found.choice.chosen is not None
     assert found.choice.chosen.step == 3
     assert "no run of this job" in found.choice.refused[0].why
 

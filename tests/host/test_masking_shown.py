@@ -1,4 +1,4 @@
-"""Secrets of a command line, wherever it is shown: ledger, log, lock, status, screen, messages. Never what is executed."""
+"""Secrets of a command line, wherever it is shown: ledger, log, lock, status, screen. Never what is executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ while True: time.sleep(0.05)
 
 
 def words() -> list[str]:
-    return ["--api-key=hunter2hunter", "--password", "s3cr3tvalue9", "hf_AbCdEf123456789012", "http://me:p4ssw0rdx@host/"]
+    return [
+        "--api-key=hunter2hunter",
+        "--password",
+        "s3cr3tvalue9",
+        "hf_AbCdEf123456789012",
+        "http://me:p4ssw0rdx@host/",
+    ]
 
 
 def leaks(text: str) -> list[str]:
@@ -33,7 +39,8 @@ def test_nothing_that_is_shown_holds_a_secret(tmp_path: Path) -> None:
         supervisor = bed.start()
         run = bed.run_where(lambda _run, _beat: got.exists() and got.read_text(), "a run")
         assert got.read_text().split("\0") == words()
-        said = [bed.call(*each) for each in (("status",), ("status", "--json"), ("diagnose", "--json"), ("logs",), ("run",))]
+        asked = (("status",), ("status", "--json"), ("diagnose", "--json"), ("logs",), ("run",))
+        said = [bed.call(*each) for each in asked]
         bed.harm(run.trainer)
         bed.run_where(lambda _run, _beat: True, "another run", after=run.number)
         said += [bed.call("stop", "--now"), bed.call("relaunch"), bed.call("status")]
@@ -101,7 +108,9 @@ def test_a_held_run_lock_names_its_holder_without_its_secrets(tmp_path: Path) ->
             "fd = contract.lock_by_hand(Path(sys.argv[2]))\nprint('held', flush=True)\nsys.stdin.read()\n"
         )
         by_hand = subprocess.Popen(
-            [*script(folder, code, "t.py"), "--api-key=hunter2hunter", str(bed.checkpoints), *words()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*script(folder, code, "t.py"), "--api-key=hunter2hunter", str(bed.checkpoints), *words()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         try:
             assert by_hand.stdout is not None

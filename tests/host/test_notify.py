@@ -307,4 +307,3 @@ def test_a_word_said_at_once_is_not_lost(tmp_path: Path) -> None:
         assert wait_for(beating, "a beat", timeout_s=10)["phase"] == "train", "its READY was lost"
         assert bed.call("stop", "--now").returncode == 0
         assert bed.ended(supervisor) == 5
-

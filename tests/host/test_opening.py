@@ -1,4 +1,4 @@
-"""What became of the last run: every case in which a supervisor may find a job, and supervisors killed at any moment."""
+"""What became of the last run: every case in which a job may be found, and supervisors killed at any moment."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def test_ours_alive_is_adopted_and_its_end_is_seen(folders: JobFolders) -> None:
         run.wait_over()
         assert (watch.shim(), watch.leader_alive()) == (Shim.ENDED, False)
         exit_record = watch.exit_record()
-        assert exit_record is not None and exit_record.leader is not None
+        assert exit_record is not None
+        assert exit_record.leader is not None
         assert exit_record.leader.signal == signal.SIGKILL
         assert run_lock_is_free(folders)
 
@@ -151,7 +152,8 @@ def test_ours_ended_while_nobody_watched(folders: JobFolders) -> None:
             assert watch is not None
             assert watch.shim() is Shim.ENDED
             exit_record = watch.exit_record()
-            assert exit_record is not None and exit_record.leader is not None
+            assert exit_record is not None
+            assert exit_record.leader is not None
             assert exit_record.leader.code == 7
 
 
@@ -412,12 +414,12 @@ def test_killed_twelve_times_at_random_moments(tmp_path: Path) -> None:
     """Now and then the trainer dies while nobody watches; the end is the undisturbed one's."""
     chance = random.Random(SEED)
     alone = set(chance.sample(range(12), 4))
-    with counter(tmp_path / "bed", "--steps", "90", "--delay", "0.05") as bed:
+    with counter(tmp_path / "bed", "--steps", "64", "--delay", "0.05") as bed:
         bed.observe()
         for number in range(12):
             supervisor = bed.start()
             with contextlib.suppress(Exception):
-                supervisor.wait(chance.uniform(0.1, 0.55))
+                supervisor.wait(chance.uniform(0.1, 0.5))
             bed.kill_supervisor(supervisor)
             run = bed.living()
             if number in alone and run is not None:
@@ -426,7 +428,7 @@ def test_killed_twelve_times_at_random_moments(tmp_path: Path) -> None:
         assert bed.kinds("run_adopted"), "no moment was hit in which a run had to be adopted"
         numbers = [event["seq"] for event in bed.events()]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert value_of(bed) == final_value(90)
+        assert value_of(bed) == final_value(64)
         assert not bed.problems(), bed.tell()
 
 
@@ -446,7 +448,7 @@ def test_a_trainer_started_by_hand_is_a_hold_that_names_it(tmp_path: Path) -> No
 
 def test_the_lock_unlinked_under_a_supervisor_closes_its_gate(tmp_path: Path) -> None:
     """It launches no more; whoever locks the new file adopts what lives and goes on."""
-    with counter(tmp_path / "bed", "--steps", "60", "--delay", "0.04", relaunch={"gate_wait": "1s"}) as bed:
+    with counter(tmp_path / "bed", "--steps", "20", "--delay", "0.04", relaunch={"gate_wait": "0.5s"}) as bed:
         bed.observe()
         first = bed.start()
         run = bed.run_at_step(3)
@@ -457,5 +459,5 @@ def test_the_lock_unlinked_under_a_supervisor_closes_its_gate(tmp_path: Path) ->
         assert len(bed.kinds("run_launching")) == 1
         assert bed.call("relaunch").returncode == 0
         assert bed.ended(bed.start()) == 0, bed.tell()
-        assert value_of(bed) == final_value(60)
+        assert value_of(bed) == final_value(20)
         assert not bed.problems(), bed.tell()

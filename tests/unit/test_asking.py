@@ -110,7 +110,7 @@ def test_an_answer_of_another_version(answer: object, settings: Settings) -> Non
 
 
 def test_a_refusal_is_told_in_its_own_words(settings: Settings) -> None:
-    with answering(settings, {"ok": False, "error": "not today"}), pytest.raises(ControlError, match="^not today$"):
+    with answering(settings, {"ok": False, "error": "not today"}), pytest.raises(ControlError, match=r"^not today$"):
         status_of(settings)
 
 

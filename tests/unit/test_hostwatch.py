@@ -39,8 +39,11 @@ def test_the_gates_of_this_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("needs", "lock_intact", "closed"),
-    [({"memory.need": "60TiB"}, True, {"memory"}), ({"disk.need": "1000TiB"}, True, {"disk of state", "disk of checkpoints"}),
-     ({}, False, {"lock"})],
+    [
+        ({"memory.need": "60TiB"}, True, {"memory"}),
+        ({"disk.need": "1000TiB"}, True, {"disk of state", "disk of checkpoints"}),
+        ({}, False, {"lock"}),
+    ],
 )
 def test_a_gate_that_is_closed_says_why(
     needs: dict[str, str], lock_intact: bool, closed: set[str], tmp_path: Path

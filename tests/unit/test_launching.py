@@ -59,9 +59,7 @@ class World:
         def listen(_run_id: str) -> None:
             self.done.append("listening")
 
-        return launch_run(
-            self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen
-        )
+        return launch_run(self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen)
 
     def close(self) -> None:
         self.job.ledger.close()
@@ -94,7 +92,7 @@ def test_a_launch(tmp_path: Path) -> None:
 
 def test_from_a_checkpoint(tmp_path: Path) -> None:
     """What the run must acknowledge stands in its record, and the way to it in its environment."""
-    code = "import os, sys; print(os.environ['GPUHOST_WATCHDOG_RESUME'], os.environ['GPUHOST_WATCHDOG_RESUME_MANIFEST'])"
+    code = "import os; p = 'GPUHOST_WATCHDOG_RESUME'; print(os.environ[p], os.environ[p + '_MANIFEST'])"
     command = [sys.executable, "-I", "-S", "-c", code]
     with contextlib.closing(World(tmp_path, command, **{"job.level": 2})) as world:
         found = world.launch(Checkpoint(step=7, digest="d" * 64, manifest="/some/where"))

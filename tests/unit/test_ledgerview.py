@@ -13,7 +13,8 @@ from watchdog.places import folders_of
 from watchdog.settings import load
 
 LAUNCH = ("run_launching", {"number": 1, "run_id": "1-a", "baseline_step": -1})
-END = ("run_ended", {"number": 1, "run_id": "1-a", "cause": "exited", "words": "exit 1", "baseline_step": -1, "error": "no"})
+ENDED = {"number": 1, "run_id": "1-a", "cause": "exited", "words": "exit 1", "baseline_step": -1, "error": "no"}
+END = ("run_ended", ENDED)
 WEIGH = ("run_weighed", {"run_id": "1-a", "cause": "exited", "failures": 1, "repeated": 4})
 
 
@@ -50,7 +51,8 @@ def test_the_rest(tmp_path: Path) -> None:
     shown = view(LAUNCH)
     assert shown.run is not None
     assert (shown.run.number, shown.run.alive) == (1, False)
-    assert shown.run.log is not None and shown.run.log.endswith("runs/1-a/output.log")
+    assert shown.run.log is not None
+    assert shown.run.log.endswith("runs/1-a/output.log")
     shown = view(LAUNCH, END, WEIGH, ("checkpoint_verified", {"step": 7, "digest": "d", "run_id": "1-a"}))
     assert shown.run is None
     assert (shown.failures, shown.steps_repeated, shown.last_error, shown.restarts) == (1, 4, "no", 0)

@@ -72,14 +72,15 @@ def test_waiting_ends_for_a_request_a_descriptor_or_the_time() -> None:
 
 @pytest.mark.usefixtures("own_handlers")
 def test_signals() -> None:
-    """INT drains, again stops, a third insists; TERM only ever drains; HUP tells of the terminal and asks for nothing."""
+    """INT drains, again stops, a third insists; TERM only ever drains; HUP asks for nothing."""
     hangups: list[int] = []
     asked = listener(hangups=hangups)
     asked.listen_to_signals()
     os.kill(os.getpid(), signal.SIGHUP)
     assert hangups == [1]
     assert asked.next() is None
-    for number, request in ((signal.SIGTERM, Request.DRAIN), (signal.SIGINT, Request.DRAIN), (signal.SIGINT, Request.STOP)):
+    first, second = (signal.SIGINT, Request.DRAIN), (signal.SIGINT, Request.STOP)
+    for number, request in ((signal.SIGTERM, Request.DRAIN), first, second):
         os.kill(os.getpid(), number)
         assert asked.next() is request
     assert not asked.insisted
@@ -103,7 +104,7 @@ def test_messages(command: str, request_: Request | None) -> None:
         assert (answer["state"], answer["run"]) == ("running", 3)
 
 
-@pytest.mark.parametrize("message", [{}, {"command": None}, {"command": 5}, {"command": ["stop"]}, {"command": "x" * 5000}])
+@pytest.mark.parametrize("message", [{}, *({"command": value} for value in (None, 5, ["stop"], "x" * 5000))])
 def test_messages_that_are_none(message: dict[str, Any]) -> None:
     asked = listener()
     answer = asked.answer(message)

@@ -19,7 +19,9 @@ def test_two_configurations_of_one_checkpoint_folder_meet_at_one_lock(tmp_path: 
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     found = [
-        folders_of(settings(tmp_path, job=name, command=["true"], overrides={"job.checkpoints": str(tmp_path / folder)}))
+        folders_of(
+            settings(tmp_path, job=name, command=["true"], overrides={"job.checkpoints": str(tmp_path / folder)})
+        )
         for name, folder in (("a", "real"), ("b", "link"))
     ]
     assert found[0].control == found[1].control == tmp_path / "real" / ".gpuhost-watchdog"
@@ -38,7 +40,8 @@ def test_without_true_flock_the_locks_lie_in_the_state_folder(
         return answer
 
     monkeypatch.setattr(places, "filesystem_of", kind)
-    found = [folders_of(settings(tmp_path, job=name, command=["true"], overrides={"job.checkpoints": "c"})) for name in "ab"]
+    same = {"command": ["true"], "overrides": {"job.checkpoints": "c"}}
+    found = [folders_of(settings(tmp_path, job=name, **same)) for name in "ab"]
     assert found[0].control == found[1].control
     assert found[0].control.is_relative_to(tmp_path / ".local/state/gpuhost-watchdog")
 

@@ -31,7 +31,12 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("kind", "data", "label"),
-    [("gap", {}, "watchdog"), ("hold", {}, "HOLD"), ("run_ended", {"number": 4}, "run 4"), ("run_stopping", {}, "run 9")],
+    [
+        ("gap", {}, "watchdog"),
+        ("hold", {}, "HOLD"),
+        ("run_ended", {"number": 4}, "run 4"),
+        ("run_stopping", {}, "run 9"),
+    ],
 )
 def test_the_label_of_a_line(kind: str, data: dict[str, int], label: str) -> None:
     launch = {"number": 9, "run_id": "9-a", "baseline_step": -1}

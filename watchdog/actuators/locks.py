@@ -14,10 +14,12 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 
 from watchdog.collectors.filesystems import filesystem_of, has_true_flock
 from watchdog.collectors.processes import read_process
+from watchdog.contract import open_regular
 from watchdog.core.identity import ProcessId
 from watchdog.errors import HeldError, LockPathError, StateError
 
@@ -49,7 +51,11 @@ def open_lock_file(path: Path) -> int:
     """
     try:
         # First without O_CREAT: the kernel refuses O_CREAT on others' files in sticky folders (protected_regular).
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise StateError(f"the lock {path} is no regular file; remove it, something else made it")
+        return fd
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -96,7 +102,7 @@ class Holder:
 def read_holder(path: Path) -> Holder | None:
     """What the lock file says of its holder; None when it says nothing that can be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             record = json.loads(file.read(_HOLDER_LIMIT_BYTES))
         return Holder(
             pid=int(record["pid"]),
@@ -104,7 +110,7 @@ def read_holder(path: Path) -> Holder | None:
             since_wall_s=float(record["since_wall_s"]),
             command=str(record["command"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -153,6 +159,7 @@ def take_supervisor_lock(path: Path, *, me: ProcessId, wall_s: float, command: s
         content = json.dumps(record).encode().ljust(1024) + b"\n"
         with contextlib.suppress(OSError):  # a full disk: who holds it is then read from /proc/locks
             os.pwrite(writer, content, 0)
+            os.ftruncate(writer, len(content))
     finally:
         os.close(writer)
     return SupervisorLock(fd, path)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fi
 
 from watchdog import contract
 from watchdog.core.choice import Checkpoint, Choice, Known, Refusal, conclude_choice, lineage_problem
-from watchdog.errors import CheckpointError
+from watchdog.errors import CheckpointError, UnreadableError
 
 QUARANTINE_FOLDER = "quarantine"
 ARCHIVE_FOLDER = "archive"
@@ -32,6 +34,7 @@ class Candidate:
     manifest: contract.Manifest | None
     problem: str | None
     signature: tuple[int, int, int]  # inode, mtime in ns, size of the manifest file
+    unreadable: bool = False  # the disk refused it, which may pass
 
     @property
     def step(self) -> int:
@@ -59,7 +62,8 @@ def find_candidates(folder: Path) -> tuple[Candidate, ...]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            found.append(Candidate(path=path, manifest=None, problem=error.strerror, signature=signature))
+            problem = error.strerror or "unknown error"
+            found.append(Candidate(path=path, manifest=None, problem=problem, unreadable=True, signature=signature))
         except contract.ContractError as error:
             found.append(Candidate(path=path, manifest=None, problem=str(error), signature=signature))
         else:
@@ -70,8 +74,10 @@ def find_candidates(folder: Path) -> tuple[Candidate, ...]:
 @retry(retry=retry_if_exception_type(OSError), stop=stop_after_attempt(3), wait=wait_fixed(0.2), reraise=True)
 def _read_back(path: Path) -> tuple[int, str]:
     """Size and sha256 as the disk has them: clean pages are dropped first, so that it is the disk that is asked."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CheckpointError(f"{path.name} is no regular file")
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         digest = hashlib.sha256()
@@ -88,7 +94,8 @@ def verify(candidate: Candidate) -> Checkpoint:
     """Read a candidate back. Raises CheckpointError with the difference, FileNotFoundError when it is gone."""
     manifest = candidate.manifest
     if manifest is None:
-        raise CheckpointError(f"its manifest is unreadable: {candidate.problem}")
+        kind = UnreadableError if candidate.unreadable else CheckpointError
+        raise kind(f"its manifest {candidate.path.name} cannot be read: {candidate.problem}")
     folder = candidate.path.parent
     for file in manifest.files:
         path = folder / file.name
@@ -103,7 +110,8 @@ def verify(candidate: Candidate) -> Checkpoint:
                 raise CheckpointError(f"{file.name} is missing") from None
             raise
         except OSError as error:
-            raise CheckpointError(f"{file.name} cannot be read: {error.strerror}") from error
+            kind = CheckpointError if error.errno == errno.ELOOP else UnreadableError
+            raise kind(f"{file.name} cannot be read: {error.strerror}") from error
         if problem is not None:
             raise CheckpointError(problem)
     return Checkpoint(
@@ -138,7 +146,8 @@ def ever_had_checkpoints(folder: Path) -> bool:
 def read_lineage(path: Path) -> tuple[str, ...] | None:
     """The run ids that ever trained into the folder, oldest first; None without such a record. Raises OSError."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with contract.open_regular(path) as file:
+            text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
@@ -156,14 +165,17 @@ def choose(
     """Newest first, until one is verified and ours. What was tried and failed is in `refused`. Raises OSError."""
     refused: list[Refusal] = []
     ever_knew = ledger_knew or ever_had_checkpoints(folder)
-    for candidate in find_candidates(folder):
+    candidates = find_candidates(folder)
+    # What cannot be read has no step: it may be the newest, so it is told whatever is chosen.
+    for candidate in sorted(candidates, key=lambda each: each.manifest is not None):
         step = None if candidate.manifest is None else candidate.manifest.step
         try:
             checkpoint = verify(candidate)
         except FileNotFoundError:
             continue
         except CheckpointError as error:
-            refused.append(Refusal(manifest=str(candidate.path), step=step, why=str(error)))
+            movable = not isinstance(error, UnreadableError)
+            refused.append(Refusal(manifest=str(candidate.path), step=step, why=str(error), movable=movable))
             continue
         problem = lineage_problem(
             step=checkpoint.step,

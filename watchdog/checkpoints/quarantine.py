@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from watchdog import contract
-from watchdog.checkpoints.catalogue import ARCHIVE_FOLDER, QUARANTINE_FOLDER
+from watchdog.checkpoints.catalogue import ARCHIVE_FOLDER, QUARANTINE_FOLDER, find_candidates
 
 
 def _free_place(folder: Path, name: str) -> Path:
@@ -25,7 +25,8 @@ def _free_place(folder: Path, name: str) -> Path:
 def quarantine(manifest: Path) -> Path:
     """Move a manifest and its files into `quarantine/`. Returns where the manifest lies now. Raises OSError.
 
-    The manifest goes first: from then on the files are no checkpoint, whatever happens in between.
+    The manifest goes first: from then on the files are no checkpoint, whatever happens in between. Files that another
+    manifest names as well stay.
     """
     folder = manifest.parent
     aside = folder / QUARANTINE_FOLDER
@@ -36,9 +37,10 @@ def quarantine(manifest: Path) -> Path:
         names = []
     place = _free_place(aside, manifest.name)
     os.rename(manifest, place)
+    others = {file.name for other in find_candidates(folder) if other.manifest for file in other.manifest.files}
     for name in names:
         source = folder / name
-        if "/" not in name and source.exists():
+        if "/" not in name and name not in others and source.exists():
             os.rename(source, _free_place(aside, name))
     contract.sync_folder(folder)
     return place

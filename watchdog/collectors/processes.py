@@ -124,7 +124,7 @@ def traces_of(process: Process, run_lock: os.stat_result | None, proc: str = "/p
             for fd in os.listdir(f"{proc}/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     status = os.stat(f"{proc}/{pid}/fd/{fd}")
-                    if (status.st_dev, status.st_ino) == (run_lock.st_dev, run_lock.st_ino):
+                    if (status.st_dev, status.st_ino) == (run_lock.st_dev, run_lock.st_ino) and _locks(pid, fd, proc):
                         holds = True
                         break
     try:
@@ -144,6 +144,12 @@ def traces_of(process: Process, run_lock: os.stat_result | None, proc: str = "/p
             return Traces(readable=True, run_id=run_id, holds_run_lock=holds)
     kernel_thread = process.id.pid == 2 or process.ppid == 2
     return Traces(readable=bool(content.strip(b"\0")) or kernel_thread, run_id=None, holds_run_lock=holds)
+
+
+def _locks(pid: int, fd: str, proc: str) -> bool:
+    """The descriptor carries a lock: whoever merely has the file open (a pager, a backup) holds nothing."""
+    with open(f"{proc}/{pid}/fdinfo/{fd}", "rb") as file:
+        return any(line.startswith(b"lock:") for line in file)
 
 
 def all_traces(

@@ -27,6 +27,7 @@ from watchdog.folders import RunFolder
 SHIM_COULD_NOT_START = 111  # as in shim.py, which nothing imports
 SHIM_COULD_NOT_RECORD = 112
 _ERROR_LIMIT = 400
+_MEMBERS_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,7 +261,8 @@ class RunWatch:
 
     def _remembered(self) -> frozenset[ProcessId]:
         try:
-            pairs = json.loads(self.folder.members.read_text(encoding="ascii"))
+            with contract.open_regular(self.folder.members) as file:
+                pairs = json.loads(file.read(_MEMBERS_LIMIT_BYTES))
             return frozenset(ProcessId(int(pid), int(ticks)) for pid, ticks in pairs)
         except (OSError, ValueError, TypeError, OverflowError, RecursionError):
             return frozenset()

@@ -22,7 +22,8 @@ class Cause(enum.Enum):
     NOT_ACKNOWLEDGED = "not_acknowledged"  # took a step without saying what it had restored
     NOT_EXECUTED = "not_executed"  # the command could not be executed
     SHIM_KILLED = "shim_killed"  # the shim ended without its record
-    NOT_STARTED = "not_started"  # we died, or could not write, before anything was started
+    NOT_STARTED = "not_started"  # the supervisor died, or could not write, before anything was started
+    SHIM_FAILED = "shim_failed"  # the shim could not write its records, and started nothing
     HOST_RESTARTED = "host_restarted"  # the boot id changed under the run
     UNKNOWN = "unknown"
 

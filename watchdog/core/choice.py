@@ -23,11 +23,15 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """A candidate that is never resumed from, and why. `step` None where the manifest cannot even be read."""
+    """A candidate that is not resumed from, and why. `step` None where the manifest cannot even be read.
+
+    `movable` False: it could not be read at all, which may pass (a bridge that hangs, a disk that fails), so it stays.
+    """
 
     manifest: str
     step: int | None
     why: str
+    movable: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from watchdog.core.ending import lost_and_gone, over, postpone, resumed, stoppin
 from watchdog.core.facts import Known
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request, Seen, Shim
-from watchdog.core.state import Choose, Launch, Leave, Plan, Policy, Quarantine, Record, RunState, State
+from watchdog.core.state import Choose, Launch, Leave, Plan, Policy, Quarantine, Record, RunState, State, Wish
 from watchdog.core.transitions import EXIT_HOLD, EXIT_OK, TRANSITIONS, leave, to, to_hold
 from watchdog.core.watching import beat_deadline, running
 from watchdog.core.weighing import weighing
@@ -30,8 +30,10 @@ __all__ = ["TRANSITIONS", "beat_deadline", "decide", "launched", "resumed"]
 def decide(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     """One turn."""
     if seen.gap and state.run is not None:
-        run = dataclasses.replace(state.run, grace_from_s=seen.now_s, stale_looks=0)
+        run = dataclasses.replace(state.run, grace_from_s=seen.now_s, stale_looks=0, leader_gone_s=None)
         state = dataclasses.replace(state, run=postpone(run, seen, policy))
+    if seen.gap and state.phase is Phase.GATING:
+        state = dataclasses.replace(state, since_s=seen.now_s)
     match state.phase:
         case Phase.GATING:
             return _gating(state, seen, policy)
@@ -106,10 +108,10 @@ def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         weighed = Record("run_weighed", "it ended at last; the hold stays", data)
         after = dataclasses.replace(after, ended=None, phase=Phase.HOLD)
         return after, dataclasses.replace(plan, records=(*plan.records, weighed))
-    if seen.request in (Request.DRAIN, Request.STOP) or policy.leave_on_hold:
+    if seen.request in (Request.DRAIN, Request.STOP) or policy.leave_on_hold or state.wish is Wish.LEAVE:
         return to(state, Phase.LEFT, seen), Plan(rule="leave on hold", actions=(Leave(EXIT_HOLD),))
     if seen.request is Request.RELAUNCH and state.run is None:
         record = Record("lifted", "the hold is lifted by a person")
-        state = dataclasses.replace(to(state, Phase.GATING, seen), hold=None, failures=0)
+        state = dataclasses.replace(to(state, Phase.GATING, seen), hold=None, failures=0, ended=None)
         return state, Plan(rule="lifted", records=(record,), actions=(Choose(),))
     return state, Plan(rule="hold")

@@ -37,8 +37,14 @@ def to_stop(
         kill_from_s=kill_from,
         give_up_s=kill_from + policy.kill_wait_s,
         hold_after=cause in HOLD_AT_ONCE,
+        killing=kill_now,
     )
-    records = [
+    records = []
+    if cause in (Cause.WRONG_RESTORE, Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED):
+        # First: a batch that is cut by a power failure must not lose this one.
+        words = f"nothing that run {run.number} saved is resumed from"
+        records.append(Record("run_refused", words, {"run_id": run.run_id}))
+    records.append(
         Record(
             "run_stopping",
             f"run {run.number}: {reason}",
@@ -51,17 +57,18 @@ def to_stop(
                 "members": [[process.id.pid, process.command, process.state] for process in seen.members[:50]],
             },
         )
-    ]
-    if cause in (Cause.WRONG_RESTORE, Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED):
-        records.append(
-            Record("run_refused", f"nothing that run {run.number} saved is resumed from", {"run_id": run.run_id})
-        )
-    target = ProcessId(beat.beat.pid, beat.beat.start_ticks) if beat is not None and beat.alive else None
+    )
+    target = _beating(beat)
     seq = beat.beat.seq if beat is not None and look_again else None
     action = Kill() if kill_now else Terminate(target, only_if_seq=seq)
     run = dataclasses.replace(run, stop=stop)
     state = dataclasses.replace(to(state, Phase.STOPPING, seen), run=run)
     return state, Plan(rule=f"stop: {cause.value}", records=tuple(records), actions=(action,))
+
+
+def _beating(beat: BeatSeen | None) -> ProcessId | None:
+    """The process that beats, and would save; None means the leader."""
+    return ProcessId(beat.beat.pid, beat.beat.start_ticks) if beat is not None and beat.alive else None
 
 
 def resumed(state: State, now_s: float) -> State:
@@ -78,7 +85,7 @@ def postpone(run: RunState, seen: Seen, policy: Policy) -> RunState:
     if run.stop is None:
         return run
     killing = seen.now_s >= run.stop.kill_from_s
-    kill_from = run.stop.kill_from_s if killing else seen.now_s + policy.grace_s
+    kill_from = run.stop.kill_from_s if killing else max(run.stop.kill_from_s, seen.now_s + policy.grace_s)
     give_up = max(kill_from, seen.now_s) + policy.kill_wait_s
     return dataclasses.replace(run, stop=dataclasses.replace(run.stop, kill_from_s=kill_from, give_up_s=give_up))
 
@@ -92,15 +99,13 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if beat is not None and beat.beat.step is not None:
         run = dataclasses.replace(run, last_step=beat.beat.step)
         state = dataclasses.replace(state, run=run)
-    if seen.shim in (Shim.ENDED, Shim.NEVER):
-        return over(state, seen, beat)
-    if lost_and_gone(seen):
-        return over(state, seen, beat)
     if seen.request in (Request.DRAIN, Request.STOP):
         state = wishing(state)
+    if seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(seen):
+        return over(state, seen, beat)
     if seen.request is Request.STOP and seen.now_s < stop.kill_from_s:
         stop = dataclasses.replace(stop, kill_from_s=seen.now_s, give_up_s=seen.now_s + policy.kill_wait_s)
-        stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving")
+        stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving", killing=True)
         run = dataclasses.replace(run, stop=stop)
         record = Record(
             "run_stopping",
@@ -114,6 +119,10 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             },
         )
         return dataclasses.replace(state, run=run), Plan(rule="stop at once", records=(record,), actions=(Kill(),))
+    if not stop.asked and seen.shim is Shim.ALIVE and seen.now_s < stop.kill_from_s:
+        # Begun by a supervisor that died: whether its TERM was sent is not known, and a second one is harmless.
+        run = dataclasses.replace(run, stop=dataclasses.replace(stop, asked=True))
+        return dataclasses.replace(state, run=run), Plan(rule="ask again", actions=(Terminate(_beating(beat)),))
     kill_from_s = _extended(stop, beat, policy)
     if kill_from_s > stop.kill_from_s > seen.now_s:
         stop = dataclasses.replace(stop, kill_from_s=kill_from_s, give_up_s=kill_from_s + policy.kill_wait_s)
@@ -129,6 +138,10 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             run = dataclasses.replace(run, leader_gone_s=since, stop=stop)
             return dataclasses.replace(state, run=run), Plan(rule="remnants")
         return state, Plan(rule="grace")
+    if not stop.killing:
+        # The wait for the end begins with the first KILL, however late that comes.
+        stop = dataclasses.replace(stop, killing=True, give_up_s=seen.now_s + policy.kill_wait_s)
+        return dataclasses.replace(state, run=dataclasses.replace(run, stop=stop)), Plan(rule="kill", actions=(Kill(),))
     if seen.now_s < stop.give_up_s:
         return state, Plan(rule="kill", actions=(Kill(),))
     return to_hold(state, seen, policy, _why_it_lives(run, seen))
@@ -183,7 +196,7 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         words = f"{run.stop.reason}; {end.words.replace(', which was not ours', '')}"
         hold_after = hold_after or run.stop.hold_after
     if seen.shim is Shim.NEVER:
-        cause, words = Cause.NOT_STARTED, "the shim could not start it"
+        cause, words = Cause.SHIM_FAILED, "was not started: the shim could not write its records"
     step = run.last_step
     ended = Ended(
         number=run.number,

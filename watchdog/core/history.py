@@ -70,6 +70,8 @@ def can_fold(event: Event) -> bool:
     """Whether the event carries what its kind needs: a line that does not is no record, whoever wrote it."""
     try:
         _after(History(), event)
+        for name in ("number", "baseline_step") if event.kind == "run_ended" else ():
+            int(event.data[name])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return False
     return True
@@ -116,7 +118,7 @@ def _after(history: History, event: Event) -> History:
         case "hold":
             changes["hold"] = str(data["reason"])
         case "lifted":
-            changes |= {"hold": None, "failures": 0}
+            changes |= {"hold": None, "failures": 0, "unweighed": None}
         case "finished":
             changes["finished"] = data
         case "archived":

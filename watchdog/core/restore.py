@@ -19,12 +19,20 @@ from watchdog.core.state import (
 )
 
 
+def _cause(value: object) -> Cause:
+    """A cause as it was written; a word that is none (another version, a flipped bit) is unknown."""
+    try:
+        return Cause(value)
+    except ValueError:
+        return Cause.UNKNOWN
+
+
 def ended_from(data: Mapping[str, Any]) -> Ended:
     """An end that was recorded and not weighed. Raises KeyError, ValueError for what is none."""
     return Ended(
         number=int(data["number"]),
         run_id=str(data["run_id"]),
-        cause=Cause(data["cause"]),
+        cause=_cause(data["cause"]),
         words=str(data["words"]),
         baseline_step=int(data["baseline_step"]),
         last_step=data.get("last_step"),
@@ -53,12 +61,13 @@ def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
     """A stop that was begun before we died: its waits begin anew. Raises KeyError, ValueError."""
     kill_from_s = now_s if data.get("kill_now") else now_s + policy.grace_s
     return Stop(
-        cause=Cause(data["cause"]),
+        cause=_cause(data["cause"]),
         reason=str(data["reason"]),
         since_s=now_s,
         kill_from_s=kill_from_s,
         give_up_s=kill_from_s + policy.kill_wait_s,
         hold_after=bool(data["hold_after"]),
+        asked=False,
     )
 
 
@@ -69,13 +78,15 @@ def restore(history: History, living: RunRecord | None, now_s: float, policy: Po
         return State(phase=Phase.HOLD, since_s=now_s, hold=history.hold, failures=history.failures, run=run)
     if run is not None:
         stopping = history.stopping
-        if stopping is not None and stopping.get("run_id") == run.run_id:
+        stalled = stopping is not None and stopping.get("cause") == Cause.STALLED.value
+        # A stall is judged anew: the run may beat again, and the look before the stop was the dead supervisor's.
+        if stopping is not None and stopping.get("run_id") == run.run_id and not stalled:
             run = dataclasses.replace(run, stop=stop_from(stopping, now_s, policy))
             return State(phase=Phase.STOPPING, since_s=now_s, failures=history.failures, run=run)
         return State(phase=Phase.RUNNING, since_s=now_s, failures=history.failures, run=run)
+    if history.finished is not None:
+        return State(phase=Phase.FINISHED, since_s=now_s, failures=history.failures)
     if history.unweighed is not None:
         ended = ended_from(history.unweighed)
         return State(phase=Phase.WEIGHING, since_s=now_s, failures=history.failures, ended=ended)
-    if history.finished is not None:
-        return State(phase=Phase.FINISHED, since_s=now_s, failures=history.failures)
     return State(phase=Phase.GATING, since_s=now_s, failures=history.failures)

@@ -31,6 +31,8 @@ class Stop:
     kill_from_s: float
     give_up_s: float
     hold_after: bool = False
+    asked: bool = True  # TERM was sent
+    killing: bool = False  # KILL was sent at least once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,6 +68,7 @@ class StatusView:
     restarts: int = 0
     steps_repeated: int = 0
     next_launch_s: float | None = None
+    waiting_for: str | None = None  # the gates that are closed, in words
     checkpoint_step: int | None = None  # newest verified
     checkpoint_digest: str | None = None
     checkpoint_age_s: float | None = None

@@ -23,6 +23,8 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if beat is not None and beat.beat.step is not None:
         run = dataclasses.replace(run, last_step=beat.beat.step)
         state = dataclasses.replace(state, run=run)
+    if seen.request in (Request.DRAIN, Request.STOP):
+        state = wishing(state)
     if seen.shim in (Shim.ENDED, Shim.NEVER):
         return over(state, seen, beat)
     if seen.shim is Shim.LOST:
@@ -33,9 +35,9 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         cause, words = wrong
         return to_stop(state, seen, policy, cause, words, kill_now=True)
     if seen.request is Request.DRAIN:
-        return to_stop(wishing(state), seen, policy, Cause.DRAINED, "asked to stop: it saves and exits", beat=beat)
+        return to_stop(state, seen, policy, Cause.DRAINED, "asked to stop: it saves and exits", beat=beat)
     if seen.request is Request.STOP:
-        return to_stop(wishing(state), seen, policy, Cause.STOPPED, "asked to stop without saving", kill_now=True)
+        return to_stop(state, seen, policy, Cause.STOPPED, "asked to stop without saving", kill_now=True)
     if seen.request is Request.RELAUNCH:
         return to_stop(state, seen, policy, Cause.STOPPED, "asked to relaunch: it saves and exits", beat=beat)
     acknowledged = _acknowledged(state, run, seen)
@@ -103,7 +105,7 @@ def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> t
     since, deadline = beat_deadline(run, beat, policy)
     silent_s = seen.now_s - since
     extended = beat is not None and seen.now_s < beat.extended_until_s
-    if nothing_due or extended or silent_s <= deadline:
+    if nothing_due or extended or not silent_s > deadline:  # not a number is not late either
         return dataclasses.replace(state, run=dataclasses.replace(run, stale_looks=0)), Plan()
     if run.stale_looks == 0:
         run = dataclasses.replace(run, stale_looks=1, stale_look_s=seen.now_s)

@@ -32,6 +32,8 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             cause = Cause.TARGET_UNKNOWN
         elif step < target:
             cause = Cause.EXIT_TOO_EARLY
+    if cause is Cause.DRAINED and policy.level == 2 and target is not None and step >= target:
+        cause = Cause.FINISHED  # it was asked to leave when there was nothing left to do
     progressed = policy.level == 2 and step > ended.baseline_step
     failures = failures_after(state.failures, is_failure=cause.is_failure, progressed=progressed)
     repeated = max(0, ended.last_step - step) if chosen is not None and ended.last_step is not None else 0
@@ -47,7 +49,10 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
 
     def done(next_state: State, plan: Plan) -> tuple[State, Plan]:
         return next_state, dataclasses.replace(
-            plan, records=(*records, *plan.records), actions=(*actions, *plan.actions)
+            # The consequence first: a batch that is cut by a power failure is weighed again rather than forgotten.
+            plan,
+            records=(*plan.records, *records),
+            actions=(*actions, *plan.actions),
         )
 
     if cause is Cause.FINISHED:

@@ -212,7 +212,7 @@ def test_who_has_not_stepped_yet_need_not_have_acknowledged(phase: str) -> None:
 def test_ends_that_would_only_repeat_themselves_hold_at_once(cause: Cause) -> None:
     state, plan = decide(weighing(cause), Seen(now_s=1.0, choice=chosen(10)), POLICY)
     assert state.phase is Phase.HOLD
-    assert [record.kind for record in plan.records] == ["run_weighed", "hold"]
+    assert [record.kind for record in plan.records] == ["hold", "run_weighed"]
     assert not plan.actions
 
 
@@ -504,7 +504,7 @@ def test_exit_0_with_the_target_only_claimed_and_not_verified_is_a_failure() -> 
 def test_exit_0_at_the_verified_target_is_finished() -> None:
     after, plan = decide(weighing(Cause.FINISHED), Seen(now_s=1.0, choice=chosen(TARGET)), POLICY)
     assert after.phase is Phase.FINISHED
-    assert [record.kind for record in plan.records] == ["run_weighed", "finished"]
+    assert [record.kind for record in plan.records] == ["finished", "run_weighed"]
 
 
 def test_exit_0_without_checkpoints_is_finished() -> None:
@@ -531,7 +531,7 @@ def test_a_wish_to_leave_leaves_after_weighing() -> None:
     state = weighing(Cause.DRAINED, wish=Wish.LEAVE)
     after, plan = decide(state, Seen(now_s=1.0, choice=chosen(12)), POLICY)
     assert (after.phase, plan.actions) == (Phase.LEFT, (Leave(5),))
-    assert "step 12 is verified" in plan.records[-1].sentence
+    assert "step 12 is verified" in plan.records[0].sentence
 
 
 def test_a_shim_that_cannot_start_anything_is_not_tried_for_ever() -> None:
