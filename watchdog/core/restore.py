@@ -32,7 +32,7 @@ def ended_from(data: Mapping[str, Any]) -> Ended:
     return Ended(
         number=int(data["number"]),
         run_id=str(data["run_id"]),
-        cause=_cause(data["cause"]),
+        cause=_cause(data.get("cause")),
         words=str(data["words"]),
         baseline_step=int(data["baseline_step"]),
         last_step=data.get("last_step"),
@@ -61,7 +61,7 @@ def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
     """A stop that was begun before we died: its waits begin anew. Raises KeyError, ValueError."""
     kill_from_s = now_s if data.get("kill_now") else now_s + policy.grace_s
     return Stop(
-        cause=_cause(data["cause"]),
+        cause=_cause(data.get("cause")),
         reason=str(data["reason"]),
         since_s=now_s,
         kill_from_s=kill_from_s,

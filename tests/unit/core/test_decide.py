@@ -400,13 +400,23 @@ def test_without_its_shim_a_run_is_over_only_by_every_cross_check(
 ) -> None:
     state = stopping(Cause.SHIM_KILLED, kill_from_s=0.0)
     seen = Seen(now_s=1.0, shim=Shim.LOST, members=members, unclear=unclear, run_lock_free=lock_free)
-    after, _ = decide(state, seen, POLICY)
-    assert after.phase is Phase.STOPPING
+    killing, _ = decide(state, seen, POLICY)
+    assert killing.phase is Phase.STOPPING
     after, plan = decide(state, Seen(now_s=1.0, shim=Shim.LOST, run_lock_free=True), POLICY)
     assert after.phase is Phase.WEIGHING
     assert after.run is None
     assert plan.actions == (Choose(),)
-    after, _ = decide(state, dataclasses.replace(seen, now_s=99.0), POLICY)
+    after, _ = decide(killing, dataclasses.replace(seen, now_s=99.0), POLICY)
+    assert after.phase is Phase.HOLD
+
+
+def test_nothing_is_given_up_before_a_kill_was_tried() -> None:
+    """A loop that comes late by hours, without noticing, still kills first and waits then."""
+    late, plan = decide(stopping(Cause.STALLED), alive(4000.0, gap=False), POLICY)
+    assert (late.phase, plan.actions) == (Phase.STOPPING, (Kill(),))
+    waiting, _ = decide(late, alive(4000.0 + POLICY.kill_wait_s - 0.1, gap=False), POLICY)
+    assert waiting.phase is Phase.STOPPING
+    after, _ = decide(late, alive(4000.0 + POLICY.kill_wait_s, gap=False), POLICY)
     assert after.phase is Phase.HOLD
 
 
@@ -422,8 +432,8 @@ def test_a_gap_never_shortens_a_grace(beat: object) -> None:
 
 
 def test_a_gap_gives_a_stop_under_way_its_grace_anew() -> None:
-    after, _ = decide(stopping(Cause.STALLED), alive(4000.0, gap=False), POLICY)
-    assert after.phase is Phase.HOLD  # without knowing of the gap it would have been given up
+    _, plan = decide(stopping(Cause.STALLED), alive(4000.0, gap=False), POLICY)
+    assert plan.actions == (Kill(),)  # without knowing of the gap its grace would be over
     state, _ = decide(stopping(Cause.STALLED), alive(14.0, gap=True), POLICY)
     assert state.run is not None
     assert state.run.stop is not None
