@@ -45,12 +45,19 @@ def status_of(settings: Settings) -> StatusView:
     """The living supervisor's view, else what the ledger says. Raises StateError, ControlError."""
     folders = folders_of(settings)
     try:
-        return view_from_record(_ask(folders, "status")["status"])
+        return _living_view(folders)
     except NoSupervisorError:
         events, _ = read_events(folders.ledger)
         view = view_of_ledger(settings, folders, fold(events))
         return dataclasses.replace(view, supervisor_pid=_other_supervisor(folders))
-    except (KeyError, TypeError, ValueError, ContractError) as error:
+
+
+def _living_view(folders: JobFolders) -> StatusView:
+    """The view of the supervisor that answers. Raises NoSupervisorError, ControlError."""
+    record = _ask(folders, "status").get("status")
+    try:
+        return view_from_record(record)
+    except (AttributeError, KeyError, TypeError, ValueError, ContractError) as error:
         raise ControlError(f"the supervisor's answer cannot be read: {error}; is it another version?") from error
 
 
@@ -86,13 +93,12 @@ def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
     if not _ever_was(folders):
         return f"job {settings.job.name} never ran, so nothing is held; start it: {_how_to_start(settings, ())}"
     from watchdog.clock import SystemClock
-    from watchdog.collectors.processes import this_host
-    from watchdog.opening import open_ledger, take
+    from watchdog.opening import host_or_error, open_ledger, take
 
     clock = SystemClock()
     lock = take(folders, clock, argv)
     with contextlib.closing(lock):
-        ledger = open_ledger(folders, clock, this_host())
+        ledger = open_ledger(folders, clock, host_or_error())
         with contextlib.closing(ledger):
             history = fold(ledger.events)
             start = "start the supervisor: " + _how_to_start(settings, ledger.events)
@@ -119,14 +125,14 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
     """End run and supervisor and wait for it. Returns the exit code."""
     folders = folders_of(settings)
     try:
-        pid = _ask(folders, "status")["status"].get("supervisor_pid")
+        pid = _living_view(folders).supervisor_pid
         _ask(folders, "stop-now" if now else "stop")
     except NoSupervisorError:
         return _stop_unsupervised(settings, folders, now=now, argv=argv)
     started = said = time.monotonic()
     while True:
         try:
-            view = view_from_record(_ask(folders, "status")["status"])
+            view = _living_view(folders)
         except NoSupervisorError:
             print("stopped")
             return EXIT_OK

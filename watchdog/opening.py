@@ -77,10 +77,18 @@ def open_ledger(folders: JobFolders, clock: Clock, host: Host) -> Ledger:
     return Ledger(folders.ledger, folders.ballast, clock=clock, boot_id=host.boot_id)
 
 
+def host_or_error() -> Host:
+    """Boot and pid namespace. Raises StateError where `/proc` does not tell."""
+    try:
+        return this_host()
+    except OSError as error:
+        raise StateError(f"/proc cannot be read ({error.strerror}): without it no process is proven ours") from error
+
+
 def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
     """Take the job and find out what became of its last run. Raises HeldError, StateError, RecordingError."""
     folders = folders_of(settings)
-    host = this_host()
+    host = host_or_error()
     lock = take(folders, clock, argv)
     try:
         ledger = open_ledger(folders, clock, host)

@@ -140,8 +140,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def view_from_record(record: Mapping[str, Any]) -> StatusView:
-    """The view that a supervisor sent. Raises TypeError, KeyError, ValueError, ContractError for what is none."""
+def view_from_record(record: Any) -> StatusView:
+    """The view that a supervisor sent. For what is none raises AttributeError,
+    TypeError, KeyError, ValueError, ContractError."""
     fields = {field.name for field in dataclasses.fields(StatusView)}
     values = {name: value for name, value in record.items() if name in fields}
     if values.get("run") is not None:

@@ -28,7 +28,10 @@ _HOLDER_LIMIT_BYTES = 64 * 1024
 
 def require_true_flock(folder: Path) -> None:
     """Raises LockPathError when a lock in `folder` would not be one."""
-    kind = filesystem_of(folder)
+    try:
+        kind = filesystem_of(folder)
+    except OSError as error:
+        raise StateError(f"cannot look into {folder}: {error.strerror}; check who owns it and its parents") from error
     if not has_true_flock(kind):
         raise LockPathError(
             f"{folder} is on {kind or 'an unknown file system'}, which has no flock that every process sees; "

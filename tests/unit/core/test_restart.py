@@ -23,7 +23,7 @@ from tests.unit.core.world import (
 from watchdog.core.causes import Cause
 from watchdog.core.decide import decide
 from watchdog.core.facts import Absent
-from watchdog.core.history import History, fold
+from watchdog.core.history import Event, History, can_fold, fold
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
 from watchdog.core.runrecord import Expectation, RunRecord
@@ -327,6 +327,9 @@ def test_what_the_ledger_says_of_an_end_and_of_a_stop_may_be_garbage() -> None:
     ]
     for record in damaged:
         past = after_runs(0)
+        # As the ledger reads its lines: what cannot be folded is counted as a bad line, the rest must be borne.
+        if not can_fold(Event(seq=1, wall_s=0.0, kind=record.kind, sentence="", data=record.data)):
+            continue
         past.add(record)
         try:
             past.restored()
