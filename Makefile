@@ -2,12 +2,13 @@
 #
 # PYTHON       the interpreter .venv is made with; by default python3, or the newest python3.N that fits
 # ARGS         more words for the program behind run, bench and campaign
-# PYTEST_ARGS  more words for pytest, for example PYTEST_ARGS='-n 2 tests/unit'
+# PYTEST_ARGS  words for pytest, for example PYTEST_ARGS='tests/unit -k budgets'; by default two workers, -n 2
 #
 # torch: PyPI's torch 2.13.0 is the CUDA build. Where pip is configured to see an index that also has a CPU build of
 # the same release (PIP_EXTRA_INDEX_URL in the environment), pip takes that one: the pin names no build.
 
 PYTHON ?= python3
+PYTEST_ARGS ?= -n 2
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input

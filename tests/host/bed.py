@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -181,9 +182,11 @@ def folders_in(root: Path, state: str = "state") -> JobFolders:
 
 
 def record_of(
-    folders: JobFolders, *, run_id: str = "1-aaaaaaaa", number: int = 1, level: int = 0, host: Host | None = None
+    folders: JobFolders, *, run_id: str = "", number: int = 1, level: int = 0, host: Host | None = None
 ) -> RunRecord:
+    """A record as a launch writes it. Ids are never used twice: tests run beside each other, and ids are marks."""
     host = host or this_host()
+    run_id = run_id or f"{number}-{secrets.token_hex(4)}"
     return RunRecord(
         run_id=run_id,
         number=number,

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.campaign_bed import wait_for
 from bench.campaign_counter import final_value
 from bench.campaign_observer import is_living
-from tests.host.bed import SLEEPER, HostBed, counter, make_bed, script
+from tests.host.bed import HostBed, counter, make_bed, script
 
 
 class Terminal:
@@ -144,9 +144,10 @@ def test_the_interrupt_key_twice(tmp_path: Path) -> None:
 def test_the_interrupt_key_three_times(tmp_path: Path) -> None:
     """Left at once, though the end of the run is not proven: its shim stands still. The next supervisor proves it."""
     settings = {"stop": {"grace": "60s", "kill_wait": "60s"}}
-    with make_bed(tmp_path / "bed", SLEEPER, level=0, **settings) as bed, terminal(bed) as window:
-        run = bed.run_where(lambda _run, _beat: True, "a run")
-        bed.wait_status(run_alive=True)
+    body = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w')\ntime.sleep(600)\n"
+    settings["job"] = {"directory": str(tmp_path)}
+    with make_bed(tmp_path / "bed", script(tmp_path, body), level=0, **settings) as bed, terminal(bed) as window:
+        run = bed.run_where(lambda _run, _beat: (tmp_path / "deaf").exists(), "a run that is deaf to TERM")
         os.kill(run.shim, signal.SIGSTOP)
         try:
             window.press(b"\x03")

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,10 +87,10 @@ def test_recorded_twice_and_the_shim_never_started(folders: JobFolders) -> None:
 
 
 def test_recorded_and_never_started_while_the_record_on_disk_is_the_run_before(folders: JobFolders) -> None:
-    before, ours = record_of(folders), record_of(folders, run_id="2-bbbbbbbb", number=2)
+    ours = record_of(folders, number=2)
     with launched(folders, EXIT_7) as run:
         run.wait_over()
-        with found(folders, history_of(before, ours, ended=[before])) as (watch, ended):
+        with found(folders, history_of(run.record, ours, ended=[run.record])) as (watch, ended):
             assert watch is None
             assert ended is not None
             assert (ended.run_id, ended.cause) == (ours.run_id, Cause.NOT_STARTED)
@@ -177,12 +178,12 @@ def test_shim_killed_while_nobody_watched(folders: JobFolders) -> None:
 def test_another_supervisors_run_in_the_same_checkpoint_folder(folders: JobFolders, tmp_path: Path) -> None:
     """Another state folder, the same job: adopted while it lives, no news afterwards, and ours is told besides."""
     theirs = folders_in(tmp_path, "elsewhere")
-    ours = record_of(folders, run_id="4-cccccccc", number=4)
-    with launched(theirs, number=9, run_id="9-dddddddd") as run:
+    ours = record_of(folders, number=4)
+    with launched(theirs, number=9) as run:
         for history, stale in ((History(), None), (history_of(ours), ours.run_id)):
             with found(folders, history) as (watch, ended):
                 assert watch is not None
-                assert watch.record.run_id == "9-dddddddd"
+                assert watch.record == run.record
                 assert watch.shim() is Shim.ALIVE
                 assert (None if ended is None else ended.run_id) == stale
         run.kill()
@@ -417,9 +418,12 @@ def test_killed_twelve_times_at_random_moments(tmp_path: Path) -> None:
     with counter(tmp_path / "bed", "--steps", "64", "--delay", "0.05") as bed:
         bed.observe()
         for number in range(12):
+            before = len(bed.kinds("supervisor_started"))
             supervisor = bed.start()
-            with contextlib.suppress(Exception):
-                supervisor.wait(chance.uniform(0.1, 0.5))
+            if number % 2:  # from the start of the process, or from the moment at which it has the job
+                bed.wait_event("supervisor_started", count=before + 1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                supervisor.wait(chance.uniform(0.0, 0.4))
             bed.kill_supervisor(supervisor)
             run = bed.living()
             if number in alone and run is not None:

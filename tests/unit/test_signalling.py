@@ -41,7 +41,12 @@ class Book:
 def beat(run: Launched, seq: int) -> Fact[BeatSeen]:
     leader = run.leader
     found = Beat(
-        seq=seq, monotonic_s=1.0, run_id="1-aaaaaaaa", pid=leader.pid, start_ticks=leader.start_ticks, phase="train"
+        seq=seq,
+        monotonic_s=1.0,
+        run_id=run.record.run_id,
+        pid=leader.pid,
+        start_ticks=leader.start_ticks,
+        phase="train",
     )
     return Known(BeatSeen(beat=found, alive=True, stopped=False), 1.0)
 
