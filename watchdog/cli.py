@@ -60,6 +60,11 @@ def _existing(config: Path | None, job: str | None) -> Settings:
     return settings if only is None else _settings(config, only)
 
 
+def _typed() -> list[str]:
+    """What a person typed, as others are shown it: a detached supervisor was started by `python -c`."""
+    return ["watchdog", *(argument for argument in sys.argv[1:] if argument != "--detached")]
+
+
 def _leave(code: int) -> NoReturn:
     raise typer.Exit(code)
 
@@ -86,7 +91,7 @@ def run(
         _leave(go(settings, sys.argv[1:]))
     from watchdog.running import supervise
 
-    _leave(supervise(settings, argv=sys.argv, new=new, leave_on_hold=on_hold == "exit", quiet=detached))
+    _leave(supervise(settings, argv=_typed(), new=new, leave_on_hold=on_hold == "exit", quiet=detached))
 
 
 @app.command()
@@ -107,7 +112,7 @@ def relaunch(config: ConfigOption = None, job: JobOption = None) -> None:
     """Lift a hold, or stop the living run and start it again from its verified checkpoint."""
     from watchdog.asking import relaunch_job
 
-    print(relaunch_job(_existing(config, job), sys.argv))
+    print(relaunch_job(_existing(config, job), _typed()))
 
 
 @app.command()
@@ -119,7 +124,7 @@ def stop(
     """End the run (it saves first) and its supervisor; the job goes on with the next `watchdog run`."""
     from watchdog.asking import stop_job
 
-    _leave(stop_job(_existing(config, job), now=now, argv=sys.argv))
+    _leave(stop_job(_existing(config, job), now=now, argv=_typed()))
 
 
 @app.command()

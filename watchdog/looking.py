@@ -23,7 +23,9 @@ from watchdog.core.state import State
 from watchdog.folders import JobFolders
 from watchdog.opening import run_lock_is_free
 
-_MEMBERS_EVERY_S = 10.0
+# How often the whole process table is read for a run that seems well. A young run starts its helpers, and whoever was
+# seen once stays proven ours, should shim and supervisor both be killed.
+_MEMBERS_EVERY_S, _MEMBERS_OF_YOUNG_EVERY_S, _YOUNG_S = 10.0, 1.0, 60.0
 
 
 def _beat_in_file(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
@@ -42,11 +44,13 @@ class RunEyes:
         self._clock = clock
         self._members: tuple[Process, ...] = ()
         self._members_s = -_MEMBERS_EVERY_S
+        self._began_s = clock.monotonic()
         self._notify: NotifySocket | None = None
 
     def listen(self, run_id: str) -> None:
         """A run is about to begin, or is adopted: hear its notify socket, from its first word on."""
         self.forget()
+        self._began_s = self._clock.monotonic()
         try:
             self._notify = NotifySocket(run_id, self._clock)
         except OSError as error:
@@ -114,7 +118,8 @@ class RunEyes:
             return orphans.ours, orphans.unclear, free
         if shim is not Shim.ALIVE:
             return (), (), None
-        if closely or now_s - self._members_s >= _MEMBERS_EVERY_S:
+        every_s = _MEMBERS_EVERY_S if now_s - self._began_s > _YOUNG_S else _MEMBERS_OF_YOUNG_EVERY_S
+        if closely or now_s - self._members_s >= every_s:
             self._members, self._members_s = watch.members(), now_s
         return self._members, (), None
 
