@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from watchdog.contract import ContractError
 from watchdog.control import NoSupervisorError, request
 from watchdog.core.history import Event, fold
-from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_STOPPED, ControlError
+from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, ControlError
 from watchdog.folders import JobFolders
 from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
@@ -130,10 +130,13 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
     except NoSupervisorError:
         return _stop_unsupervised(settings, folders, now=now, argv=argv)
     started = said = time.monotonic()
+    held: str | None = None
     while True:
         try:
             view = _living_view(folders)
         except NoSupervisorError:
+            if held is not None:
+                return EXIT_HOLD
             print("stopped")
             return EXIT_OK
         except ControlError as error:
@@ -142,8 +145,9 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
         if view.supervisor_pid != pid:
             print("stopped; another supervisor has taken the job since")
             return EXIT_OK
-        if view.state == "hold":
-            print(f"HOLD: {view.hold_reason}", file=sys.stderr)
+        if view.state == "hold" and view.hold_reason != held:
+            held = view.hold_reason
+            print(f"HOLD: {held}", file=sys.stderr)
         if time.monotonic() - said >= _SAY_EVERY_S:
             said = time.monotonic()
             print(f"still {view.state} after {duration(said - started)}: {view.sentence}", file=sys.stderr)
@@ -178,7 +182,8 @@ def _stop_unsupervised(settings: Settings, folders: JobFolders, *, now: bool, ar
     screen.log_to(job.folders.screen_log)
     supervisor = Supervisor(settings, job, policy_from(settings, leave_on_hold=True), clock=clock, screen=screen)
     supervisor.ask(Request.STOP if now else Request.DRAIN)
-    code = supervisor.run()
+    with contextlib.closing(screen):
+        code = supervisor.run()
     return EXIT_OK if code == EXIT_STOPPED else code
 
 

@@ -96,7 +96,8 @@ PHASES: Final = (
     "finished",
 )
 # From here on a run has taken, or is about to take, a step: the acknowledgement must be there before.
-STEPPING_PHASES: Final = frozenset({"first_step", "train", "evaluate", "drain", "finished"})
+# A drain may come before: SIGTERM while loading.
+STEPPING_PHASES: Final = frozenset({"first_step", "train", "evaluate", "finished"})
 
 
 # --- numbers ------------------------------------------------------------------------------------------------

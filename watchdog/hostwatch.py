@@ -7,6 +7,7 @@ what hangs there becomes a fact, and the loop goes on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from watchdog.collectors.memory import read_memory
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.collectors.runner import Runner
-from watchdog.core.facts import Absent, Disk, Driver, Fact, Known, Memory
+from watchdog.core.facts import Absent, Disk, Driver, Fact, Known, Memory, Unknown
 from watchdog.core.gates import disk_gate, lock_gate, memory_gate
 from watchdog.core.seen import Gate
 from watchdog.core.view import CollectorView
@@ -90,29 +91,41 @@ class HostWatch:
     def tend(self, watch: RunWatch | None, ledger: Ledger) -> None:
         """The chores, now and then, beside the loop."""
         log = None if watch is None else watch.folder.log
+        living = None if watch is None else watch.record.run_id
         limit = self._settings.log.limit_bytes
 
         def chores() -> Fact[int]:
-            released = 0
+            released, unable = 0, ""
             if log is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    released = punch_front(log, limit)
+                    try:
+                        released = punch_front(log, limit)
+                    except OSError as error:
+                        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                            raise
+                        unable = "the file system under the output log cannot punch holes: the log is not bounded"
             ledger.tend()
-            drop_old_runs(self._folders.state / "runs", self._settings.log.runs)
+            drop_old_runs(self._folders.state / "runs", self._settings.log.runs, living)
+            if unable:
+                return Unknown(unable)
             return Known(released, self._clock.monotonic())
 
         self._runner.poll("chores", chores, every_s=_CHORES_EVERY_S, deadline_s=_DEADLINE_S)
 
 
-def drop_old_runs(folder: Path, keep: int) -> None:
-    """Delete run folders beyond the newest `keep`: logs, beats and exit records of runs long over. Raises OSError."""
+def drop_old_runs(folder: Path, keep: int, living: str | None) -> None:
+    """Delete run folders beyond the newest `keep`: logs, beats and exit records of runs long over. Raises OSError.
+
+    The newest by time, not by number: numbers begin anew when a ledger is lost. The living run's is never touched.
+    """
     try:
         runs = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return
-    numbered = [(int(entry.name.split("-")[0]), entry) for entry in runs if entry.name.split("-")[0].isdigit()]
-    for _, entry in sorted(numbered, key=lambda pair: pair[0])[:-keep]:
-        shutil.rmtree(entry.path)
+    old = sorted(runs, key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)[:-keep]
+    for entry in old:
+        if entry.name != living:
+            shutil.rmtree(entry.path)
 
 
 def absent_or(fact: Fact[Driver]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from watchdog.core.runrecord import Expectation, RunRecord
 from watchdog.core.seen import Trouble
 from watchdog.core.state import Record, State
 from watchdog.errors import HeldError, RecordingError, StateError
+from watchdog.folders import JobFolders
 from watchdog.masking import mask_command
 from watchdog.opening import OpenJob
 from watchdog.settings import Settings
@@ -35,6 +37,11 @@ def shown_command(command: Sequence[str]) -> list[str]:
     """The command for records and people: secrets masked, and no longer than a person reads."""
     shown = [part if len(part) <= _SHOWN_PART else part[:_SHOWN_PART] + "…" for part in mask_command(command)]
     return shown if len(shown) <= _SHOWN_PARTS else [*shown[:_SHOWN_PARTS], "…"]
+
+
+def command_digest(command: Sequence[str]) -> str:
+    """Tells two commands apart that look the same when they are masked and cut."""
+    return hashlib.sha256("\0".join(command).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def command_of(settings: Settings) -> tuple[str, ...]:
@@ -53,6 +60,19 @@ def run_lock_holders(path: str, clock: Clock) -> str:
     return "its holder cannot be seen from here; watchdog diagnose"
 
 
+def unlinked_lock(folders: JobFolders, clock: Clock) -> str | None:
+    """Somebody holds a lock file of this job that was removed: whoever makes a new one would not meet it."""
+    for path, purpose in ((folders.supervisor_lock, "supervisor"), (folders.run_lock, "run")):
+        try:
+            lock = read_lock(str(path), purpose, Roots(), clock)
+        except (OSError, ValueError) as error:
+            return f"the {purpose} lock cannot be looked at: {error}"
+        if isinstance(lock, Known) and lock.value.unlinked:
+            pids = ", ".join(str(holder.pid) for holder in lock.value.holders)
+            return f"the {purpose} lock {path} was removed while pid {pids} holds it; end that process first"
+    return None
+
+
 def launch_run(
     settings: Settings,
     job: OpenJob,
@@ -67,6 +87,9 @@ def launch_run(
 
     `listen` is called with the run id right before anything is started, so that its first word is heard.
     """
+    unlinked = unlinked_lock(job.folders, clock)
+    if unlinked is not None:
+        return Trouble(words=unlinked)
     number = history.last_number + 1
     run_id = f"{number}-{secrets.token_hex(4)}"
     baseline = -1 if checkpoint is None else checkpoint.step
@@ -99,6 +122,8 @@ def launch_run(
         "digest": None if checkpoint is None else checkpoint.digest,
         "baseline_step": baseline,
         "command": shown_command(command),
+        "directory": str(settings.job.directory),
+        "command_sha256": command_digest(command),
     }
     try:
         record([Record("run_launching", f"run {number} starts from {origin}", data)])

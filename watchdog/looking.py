@@ -79,7 +79,7 @@ class RunEyes:
         beat = self.beat(watch, seen.now_s)
         if isinstance(beat, Unknown):
             self._doubt(f"blind to the beats of run {watch.record.number}: {beat.why}; a stall would not be seen")
-        acknowledgement = self._acknowledgement(watch)
+        acknowledgement = self._acknowledgement(watch, seen.now_s)
         leader_alive = watch.leader_alive()
         end = None
         if shim in (Shim.ENDED, Shim.LOST, Shim.NEVER) or not leader_alive:
@@ -99,14 +99,14 @@ class RunEyes:
             acknowledgement=acknowledgement,
         )
 
-    def _acknowledgement(self, watch: RunWatch) -> Acknowledgement | None:
+    def _acknowledgement(self, watch: RunWatch, now_s: float) -> Fact[Acknowledgement]:
         try:
-            return Acknowledgement.read(watch.folder.acknowledgement)
+            return Known(Acknowledgement.read(watch.folder.acknowledgement), now_s)
         except FileNotFoundError:
-            return None
+            return Absent("no acknowledgement yet")
         except (OSError, ContractError) as error:
-            self._doubt(f"the acknowledgement cannot be read: {error}")
-            return None
+            self._doubt(f"the acknowledgement of run {watch.record.number} cannot be read: {error}")
+            return Unknown(str(error))
 
     def _members_of(
         self, watch: RunWatch, shim: Shim, now_s: float, *, closely: bool
@@ -114,7 +114,7 @@ class RunEyes:
         """(members, unclear, run lock free). The table is read now and then, or when every member matters."""
         if shim is Shim.LOST:
             orphans = watch.orphans(self._folders.run_lock)
-            free = run_lock_is_free(self._folders) if not orphans.ours and not orphans.unclear else None
+            free = run_lock_is_free(self._folders) if not orphans.ours else None
             return orphans.ours, orphans.unclear, free
         if shim is not Shim.ALIVE:
             return (), (), None

@@ -22,8 +22,8 @@ from watchdog.actuators.locks import (
 )
 from watchdog.classify.ends import classify, is_permanent
 from watchdog.clock import Clock
-from watchdog.collectors.processes import this_host
-from watchdog.collectors.run import RunWatch, last_words, read_exit
+from watchdog.collectors.processes import is_alive, marked_processes, this_host
+from watchdog.collectors.run import RunWatch, last_words, read_exit, read_start
 from watchdog.core.causes import Cause
 from watchdog.core.history import History, fold
 from watchdog.core.identity import Host, ProcessId
@@ -31,7 +31,7 @@ from watchdog.core.runrecord import RunRecord
 from watchdog.core.seen import Shim
 from watchdog.core.state import Ended
 from watchdog.errors import StateError
-from watchdog.folders import JobFolders
+from watchdog.folders import JobFolders, RunFolder
 from watchdog.ledger import Ledger
 from watchdog.masking import mask_command
 from watchdog.places import folders_of
@@ -178,6 +178,8 @@ def _never_started(open_run: object, folders: JobFolders) -> Ended | None:
     if run.start.exists():
         record = read_exit(run)
         complete = record is not None and record.complete and record.run_id == open_run["run_id"]
+        if not complete:
+            _require_nothing_left(run, str(open_run["run_id"]), folders)
         cause, words = classify(record if complete else None, beat_pid=None)
         permanent, error = is_permanent(record if complete else None), last_words(run)
     return Ended(
@@ -189,6 +191,21 @@ def _never_started(open_run: object, folders: JobFolders) -> Ended | None:
         permanent=permanent,
         error=error,
     )
+
+
+def _require_nothing_left(run: RunFolder, run_id: str, folders: JobFolders) -> None:
+    """The control folder was cleaned under a run that the ledger believes alive. Raises StateError while it may be."""
+    marked = [process.id.pid for process, trace in marked_processes() if trace.run_id == run_id]
+    with contextlib.suppress(contract.ContractError, OSError):
+        start = read_start(run)
+        if start is not None and is_alive(start.shim):
+            marked.insert(0, start.shim.pid)
+    if marked:
+        pids = ", ".join(str(pid) for pid in dict.fromkeys(marked))
+        raise StateError(
+            f"run {run_id} is alive (pid {pids}), and its record {folders.run_record} was removed, so it cannot be "
+            "adopted; end these processes, then start again"
+        )
 
 
 def _gone(record: RunRecord, words: str, cause: Cause) -> Ended:

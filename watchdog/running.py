@@ -24,9 +24,10 @@ from watchdog.core.phase import Phase
 from watchdog.core.view import StatusView
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, ControlError, HeldError, SettingsError, StateError
 from watchdog.folders import JobFolders
-from watchdog.launching import command_of, shown_command
+from watchdog.launching import command_digest, command_of, run_lock_holders
+from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
-from watchdog.opening import OpenJob, open_job
+from watchdog.opening import OpenJob, open_job, run_lock_is_free
 from watchdog.places import folders_of
 from watchdog.render import duration, summary_lines
 from watchdog.screen import Screen
@@ -57,14 +58,20 @@ def require_command(settings: Settings) -> None:
 def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: bool, quiet: bool) -> int:
     """Run the job to its end. Returns the exit code; raises WatchdogError."""
     require_command(settings)
-    clock = SystemClock()
     screen = Screen(quiet=quiet)
+    with contextlib.closing(screen):
+        return _supervise(settings, screen, argv=argv, new=new, leave_on_hold=leave_on_hold)
+
+
+def _supervise(settings: Settings, screen: Screen, *, argv: list[str], new: bool, leave_on_hold: bool) -> int:
+    clock = SystemClock()
     job = open_job(settings, clock, argv)
     screen.log_to(job.folders.screen_log)
     if new:
         begin_anew(job, clock, screen)
-    if job.watch is None and job.history.finished is not None and job.history.hold is None:
+    else:
         require_same_command(settings, job)
+    if job.watch is None and job.history.finished is not None and job.history.hold is None:
         say_finished(settings, job.folders, job, screen, "was finished before; begin again with: watchdog run --new")
         job.ledger.close()
         return EXIT_OK
@@ -80,6 +87,7 @@ def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: 
     try:
         url = None if server is None else server.url
         introduce(settings, job, screen, clock, url)
+        job.ledger.events = ()  # they were folded; a long job has many
         policy = policy_from(settings, leave_on_hold=leave_on_hold)
         supervisor = Supervisor(settings, job, policy, clock=clock, screen=screen, metrics=metrics, metrics_url=url)
         code = supervisor.run()
@@ -91,22 +99,32 @@ def supervise(settings: Settings, *, argv: list[str], new: bool, leave_on_hold: 
 
 
 def require_same_command(settings: Settings, job: OpenJob) -> None:
-    """A finished job is not mistaken for another command of the same name. Raises SettingsError."""
-    launches = [event.data.get("command") for event in job.ledger.events if event.kind == "run_launching"]
-    command = shown_command(command_of(settings))
-    if settings.job.built_in or not launches or launches[-1] == command:
+    """A job that got its name from its program is not mistaken for another one of that name. Raises SettingsError.
+
+    Another folder is another job; another command in the same folder may be a correction, unless the job is finished.
+    """
+    launches = [event.data for event in job.ledger.events if event.kind == "run_launching"]
+    if settings.job.built_in or not launches:
         return
-    before = shlex.join(str(part) for part in launches[-1] or [])
-    raise SettingsError(
-        f"job {settings.job.name} was finished with another command ({before}); give this one a name of its own "
-        "(watchdog run --job NAME -- ...), or archive the finished one and begin again: --new"
-    )
+    before = launches[-1]
+    other_folder = str(before.get("directory", settings.job.directory)) != str(settings.job.directory)
+    digest = command_digest(command_of(settings))
+    other_command = before.get("command_sha256", digest) != digest
+    if (other_folder and settings.config_file is None) or (other_command and job.history.finished is not None):
+        was = shlex.join(str(part) for part in before.get("command", []))
+        raise SettingsError(
+            f"job {settings.job.name} was started as {was} in {before.get('directory', '?')}; give this one a name of "
+            "its own (watchdog run --job NAME -- ...), or archive the other and begin again: --new"
+        )
 
 
 def begin_anew(job: OpenJob, clock: Clock, screen: Screen) -> None:
     """`--new`: move what there is aside, recorded before and after. Raises HeldError while a run lives."""
     if job.watch is not None:
         raise HeldError(f"run {job.watch.record.number} of this job is alive; end it first: watchdog stop")
+    if not run_lock_is_free(job.folders):
+        holders = run_lock_holders(str(job.folders.run_lock), clock)
+        raise HeldError(f"a run of this job that was started by hand is alive ({holders}); end it first")
     event = job.ledger.record("archiving", "a person asked for a new beginning")
     try:
         place = archive(job.folders.checkpoints, clock.wall())
@@ -158,11 +176,7 @@ def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusVi
 
 def say_finished(settings: Settings, folders: JobFolders, job: OpenJob, screen: Screen, addition: str | None) -> None:
     """The summary of a finished job."""
-    history = fold(job.ledger.events)
-    with contextlib.suppress(StateError):
-        from watchdog.ledger import read_events
-
-        history = fold(read_events(folders.ledger)[0])
+    history = fold(read_events(folders.ledger)[0])
     summary = read_summary(folders.checkpoints)
     wall_s = None
     if history.first_launch_wall_s is not None and addition is None:
@@ -179,7 +193,7 @@ def read_summary(checkpoints: Path) -> dict[str, Any] | None:
     try:
         summary = read_json(checkpoints / "summary.json", "summary")
         return summary if all(isinstance(summary.get(key), int | float) for key in keys) else None
-    except (OSError, ContractError):
+    except (OSError, ContractError, OverflowError):
         return None
 
 

@@ -9,19 +9,63 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TextIO
 
 LOG_LIMIT_BYTES = 4 * 1024 * 1024
+_QUEUED_LINES, _PATIENCE_S = 1000, 1.0
 QUIET_EVERY_S = 15.0  # how often the live line is said where there is no terminal
+
+
+def _writer_for(out: TextIO) -> _Writer | None:
+    """A writer for what has a descriptor; what has none (a text in memory) cannot make anybody wait."""
+    try:
+        return _Writer(out.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def _without_controls(text: str, keep: str = "") -> str:
     """What a trainer says ends up here: its escape sequences and line feeds must not move our cursor."""
     return "".join(char if char in keep or char.isprintable() else "·" for char in text)
+
+
+class _Writer:
+    """Writes to a descriptor from a thread of its own: a stopped terminal (Ctrl-S) or a reader that pauses never
+    makes the loop wait. What does not fit into the queue is dropped; the log has it.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.failed = False
+        self._fd = fd
+        self._queue: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_LINES)
+        self._thread = threading.Thread(target=self._run, name="screen", daemon=True)
+        self._thread.start()
+
+    def put(self, content: bytes) -> None:
+        """Hand it over, or drop it."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(content)
+
+    def close(self, patience_s: float) -> None:
+        """Write what is queued, for at most `patience_s`."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+            self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        while (content := self._queue.get()) is not None:
+            left = memoryview(content)
+            try:
+                while left and not self.failed:
+                    left = left[os.write(self._fd, left) :]
+            except OSError:  # closed terminal (EIO), closed pipe, full disk behind a redirection
+                self.failed = True
 
 
 class Screen:
@@ -32,6 +76,7 @@ class Screen:
         self._deaf = quiet
         self._terminal = not quiet and self._out.isatty()
         self._live = ""
+        self._writer = None if quiet else _writer_for(self._out)
         self._said_live_s = -QUIET_EVERY_S
         self._log: Path | None = None
 
@@ -70,10 +115,17 @@ class Screen:
             self._print(text + "\n")
 
     def end_live(self) -> None:
-        """Leave the live line standing as it is; call once before the process leaves."""
+        """Leave the live line standing as it is."""
         if self._terminal and self._live:
             self._print("\n")
         self._live = ""
+
+    def close(self) -> None:
+        """Say what is still to be said, for a moment at most; call before the process leaves."""
+        self.end_live()
+        if self._writer is not None:
+            self._writer.close(_PATIENCE_S)
+            self._deaf, self._writer = True, None
 
     def _clear(self) -> None:
         if self._terminal and self._live:
@@ -84,17 +136,18 @@ class Screen:
             self._print(self._live)
 
     def _print(self, text: str) -> None:
-        if self._deaf:
+        if self._deaf or (self._writer is not None and self._writer.failed):
+            return
+        encoding = self._out.encoding or "utf-8"
+        content = text.encode(encoding, "backslashreplace")
+        if self._writer is not None:
+            self._writer.put(content)
             return
         try:
-            encoding = self._out.encoding or "utf-8"
-            self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            self._out.write(content.decode(encoding))
             self._out.flush()
-        except (OSError, ValueError):  # closed terminal (EIO), closed pipe, full disk behind a redirection
+        except (OSError, ValueError):
             self._deaf = True
-            with contextlib.suppress(OSError, ValueError):
-                # Else the interpreter tries once more at its end, and its failure becomes our exit code.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
     def _write_log(self, lines: list[str]) -> None:
         if self._log is None:

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from watchdog.actuators.stop import kill_round, terminate
+from watchdog.actuators.stop import freeze, kill, terminate, thaw
 from watchdog.collectors.run import RunWatch
-from watchdog.core.facts import Fact, Known
+from watchdog.core.facts import Absent, Fact, Known
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.seen import BeatSeen, Shim
+from watchdog.core.state import Terminate
+from watchdog.errors import RecordingError
 
 
 class Signaller:
@@ -30,18 +32,21 @@ class Signaller:
         self._beat = beat
         self._record = record
         self._note = note
-        self._killed: frozenset[int] = frozenset()
+        self._killed: frozenset[ProcessId] = frozenset()
 
     def forget(self) -> None:
         """A new run begins."""
         self._killed = frozenset()
 
-    def terminate(self, watch: RunWatch, target: ProcessId | None, only_if_seq: int | None, now_s: float) -> bool:
-        """TERM. False when the last look found a new beat: then nothing was done."""
-        if only_if_seq is not None:
+    def terminate(self, watch: RunWatch, order: Terminate, now_s: float) -> bool:
+        """TERM. False when the last look found another beat than the one that was judged: then nothing was done."""
+        target = order.target
+        if order.look_again:
             beat = self._beat(watch, now_s)
-            if not isinstance(beat, Known) or beat.value.beat.seq != only_if_seq:
-                self._note("run_goes_on", "it beat at the last look before the stop: nothing was done")
+            same = isinstance(beat, Known) and beat.value.beat.seq == order.only_if_seq
+            still_none = isinstance(beat, Absent) and order.only_if_seq is None
+            if not same and not still_none:
+                self._note("run_goes_on", "at the last look before the stop its beat was another: nothing was done")
                 return False
         if target is None and watch.start is not None:
             target = watch.start.leader
@@ -58,16 +63,19 @@ class Signaller:
         def look() -> tuple[Process, ...]:
             return watch.orphans(self._run_lock).ours if watch.shim() is Shim.LOST else watch.members()
 
-        targets = look()
-        if not targets:
+        known = freeze(look)
+        if not known:
             return
-        pids = frozenset(process.id.pid for process in targets)
-        news = bool(pids - self._killed)
-        if news:
-            names = ", ".join(f"{process.id.pid} {process.command}" for process in targets[:20])
-            self._record("run_killing", f"KILL to {names}", pids=sorted(pids)[:200])
-            self._killed |= pids
-        outcome = kill_round(look)
-        if news:
+        fresh = [process for identity, process in known.items() if identity not in self._killed]
+        if fresh:
+            names = ", ".join(f"{process.id.pid} {process.command}" for process in fresh[:20])
+            try:
+                self._record("run_killing", f"KILL to {names}", pids=sorted(process.id.pid for process in fresh)[:2000])
+            except RecordingError:
+                thaw(known)
+                raise
+            self._killed |= known.keys()
+        outcome = kill(known)
+        if fresh:
             words = ", ".join(f"{process.id.pid} {sent.value}" for process, sent in outcome.outcomes[:20])
-            self._note("run_killed", f"outcome of KILL: {words or 'nobody was left'}")
+            self._note("run_killed", f"outcome of KILL: {words}")

@@ -61,7 +61,6 @@ def make_view(
     pace: Pace | None = None,
     policy: Policy | None = None,
     host: HostWatch | None = None,
-    verified_s: Mapping[int, float] | None = None,
     metrics_url: str | None = None,
 ) -> StatusView:
     """The view of one turn. Reads nothing: everything was gathered before."""
@@ -70,7 +69,6 @@ def make_view(
     now_s, wall_s = clock.monotonic(), clock.wall()
     newest = history.newest
     memory = None if host is None else host.memory()
-    age = None if newest is None or not verified_s else verified_s.get(newest.step)
     return StatusView(
         job=settings.job.name,
         state=state.phase.value,
@@ -90,7 +88,7 @@ def make_view(
         next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
         checkpoint_step=None if newest is None else newest.step,
         checkpoint_digest=None if newest is None else newest.digest,
-        checkpoint_age_s=None if age is None else now_s - age,
+        checkpoint_age_s=None if history.newest_wall_s is None else max(0.0, wall_s - history.newest_wall_s),
         memory_available_bytes=memory.value.available_bytes if isinstance(memory, Known) else None,
         memory_need_bytes=settings.memory.need_bytes,
         collectors={} if host is None else host.views(),
@@ -122,7 +120,7 @@ def _run_view(
     return RunView(
         number=run.number,
         run_id=run.run_id,
-        alive=seen is None or seen.shim in (Shim.STARTING, Shim.ALIVE, Shim.LOST),
+        alive=seen is None or seen.shim in (Shim.STARTING, Shim.ALIVE) or bool(seen.members),
         shim_pid=None if start is None else start.shim.pid,
         leader_pid=None if start is None or start.leader is None else start.leader.pid,
         beat_pid=None if values is None else values.pid,

@@ -15,6 +15,7 @@ from typing import Any
 
 from watchdog.checkpoints.verifier import Knowledge, Verifier
 from watchdog.clock import Clock
+from watchdog.collectors.processes import process_table
 from watchdog.collectors.run import RunWatch
 from watchdog.contract import PHASES
 from watchdog.control import ControlServer
@@ -75,10 +76,17 @@ def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
     )
 
 
-def become_subreaper() -> None:
-    """Should a shim be killed, what it watched over becomes our child, and can be proven ours."""
+def become_subreaper() -> bool:
+    """Should a shim be killed, what it watched over becomes our child.
+
+    True when that proves it ours: not for process 1, which is given everybody's orphans, nor for a process that had
+    children before (a shell that exec'd us), whose grandchildren may be given to us as well.
+    """
+    me = os.getpid()
+    alone = me != 1 and not any(process.ppid == me for process in process_table())
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    return alone
 
 
 class Supervisor:
@@ -115,8 +123,8 @@ class Supervisor:
         self._choice_error: str | None = None
         self._choice_order = 0
         self._trouble: Trouble | None = None
+        self._orphans_come_to_us = False
         self._pace = Pace()
-        self._verified_s: dict[int, float] = {}
         self._gates: tuple[Gate, ...] = ()
         self._said_gate = ""
         self._said_trouble = ""
@@ -138,24 +146,29 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until there is a reason to leave."""
         self._listener.listen_to_signals()
-        become_subreaper()
+        if not become_subreaper():
+            self._note("orphans_unproven", "orphans may be given to this process by others: only their marks are proof")
+        else:
+            self._orphans_come_to_us = True
         control = ControlServer(self._job.folders.socket, self._listener.answer, os.getuid())
         control.start()
         try:
             self._begin()
-            due_s = self._clock.monotonic()
+            last_s, wait_s = self._clock.monotonic(), 0.0
             while self._exit_code is None:
                 now_s = self._clock.monotonic()
-                gap = now_s - due_s > max(2 * self._policy.period_s, GAP_LEAST_S)
+                # From turn to turn, so that a freeze in the middle of a turn is seen as well.
+                away_s = now_s - last_s - wait_s
+                gap = away_s > max(2 * self._policy.period_s, GAP_LEAST_S)
+                last_s = now_s
                 if gap:
-                    self._note("gap", f"this process was away for {now_s - due_s:.0f} s: every grace begins anew")
+                    self._note("gap", f"this process was away for {away_s:.0f} s: every grace begins anew")
                     self._host.ask_afresh()
                 busy = self._turn(self._gather(now_s, gap=gap))
                 if self._listener.insisted:
                     self._screen.line("watchdog", "left at once; what runs goes on, watchdog run adopts it")
                     return EXIT_FAILURE
                 wait_s = 0.0 if busy else self._patience_s()
-                due_s = self._clock.monotonic() + wait_s
                 self._listener.wait(wait_s, [] if self._watch is None else self._watch.descriptors())
             return self._exit_code
         finally:
@@ -234,7 +247,7 @@ class Supervisor:
 
     # --- looking --------------------------------------------------------------------------------------------
     def _gather(self, now_s: float, *, gap: bool) -> Seen:
-        self._take_results(now_s)
+        self._take_results()
         trouble, self._trouble = self._trouble, None
         self._gates = self._host.gates(lock_intact=self._job.lock.intact)
         seen = Seen(
@@ -248,7 +261,7 @@ class Supervisor:
         )
         return seen if self._watch is None else self._eyes.look(self._watch, self._state, seen)
 
-    def _take_results(self, now_s: float) -> None:
+    def _take_results(self) -> None:
         """What the verifier found: recorded first, then believed."""
         for found in self._verifier.results():
             known = {(entry.step, entry.digest) for entry in self._history.known}
@@ -261,7 +274,6 @@ class Supervisor:
                 for checkpoint in found.verified
                 if (checkpoint.step, checkpoint.digest) not in known
             ]
-            self._verified_s.update({checkpoint.step: now_s for checkpoint in found.verified})
             try:
                 if records:
                     self._record(records)
@@ -278,7 +290,12 @@ class Supervisor:
 
     def _knowledge(self) -> Knowledge:
         history = self._history
-        return Knowledge(known=history.known, refused_runs=history.refused_runs, ledger_knew=history.knew_checkpoint)
+        return Knowledge(
+            known=history.known,
+            run_ids=history.run_ids,
+            refused_runs=history.refused_runs,
+            ledger_knew=history.knew_checkpoint,
+        )
 
     def _order_choice(self) -> None:
         self._choice = self._choice_error = None
@@ -292,9 +309,9 @@ class Supervisor:
                 self._order_choice()
             case Launch():
                 self._launch(action, seen)
-            case Terminate(target, only_if_seq):
+            case Terminate():
                 assert self._watch is not None
-                if not self._signaller.terminate(self._watch, target, only_if_seq, self._clock.monotonic()):
+                if not self._signaller.terminate(self._watch, action, self._clock.monotonic()):
                     self._state = resumed(self._state, seen.now_s)
             case Kill():
                 assert self._watch is not None
@@ -326,6 +343,7 @@ class Supervisor:
             self._eyes.forget()
             return
         self._watch, self._state = launched
+        self._watch.orphans_come_to_us = self._orphans_come_to_us
         self._choice = None
         self._signaller.forget()
         self._pace.reset()
@@ -350,7 +368,6 @@ class Supervisor:
             pace=self._pace,
             policy=self._policy,
             host=self._host,
-            verified_s=self._verified_s,
             metrics_url=self._metrics_url,
         )
         with self._view_lock:

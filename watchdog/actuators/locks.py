@@ -42,7 +42,9 @@ def require_true_flock(folder: Path) -> None:
 def make_control_folder(folder: Path) -> None:
     """Create the folder of the locks, readable for every user who may meet there. Raises StateError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o755)  # whatever the umask says
     except OSError as error:
         raise StateError(f"cannot make {folder}: {error.strerror}; check its owner, or set other folders") from error
 
@@ -136,8 +138,7 @@ class SupervisorLock:
 def take_supervisor_lock(path: Path, *, me: ProcessId, wall_s: float, command: str, when: str) -> SupervisorLock:
     """Take the job, or raise HeldError that says who has it: pid, since when, command.
 
-    `when` formats a wall time for a person ({} is replaced by nothing here: it is the text of `wall_s`).
-    Raises StateError for a path that cannot be used.
+    `when` is `wall_s` as a person reads it. Raises StateError for a path that cannot be used.
     """
     for _ in range(3):
         fd = open_lock_file(path)
@@ -160,7 +161,7 @@ def take_supervisor_lock(path: Path, *, me: ProcessId, wall_s: float, command: s
         return SupervisorLock(fd, path)
     try:
         content = json.dumps(record).encode().ljust(1024) + b"\n"
-        with contextlib.suppress(OSError):  # a full disk: who holds it is then read from /proc/locks
+        with contextlib.suppress(OSError):  # a full disk: who holds it is then told by watchdog diagnose alone
             os.pwrite(writer, content, 0)
             os.ftruncate(writer, len(content))
     finally:

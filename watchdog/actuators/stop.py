@@ -37,8 +37,8 @@ def terminate(target: ProcessId, *, dry_run: bool = False) -> Sent:
     return sent
 
 
-def kill_round(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) -> Round:
-    """One round over what `look` proves ours. Bounded: at most MAX_SCANS looks."""
+def freeze(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) -> dict[ProcessId, Process]:
+    """STOP everything that `look` proves ours, and look again until nothing new appears. At most MAX_SCANS looks."""
     known: dict[ProcessId, Process] = {}
     for _ in range(MAX_SCANS):
         fresh = [process for process in look() if process.living and process.id not in known]
@@ -47,7 +47,21 @@ def kill_round(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) 
         for process in fresh:
             known[process.id] = process
             signal_process(process.id, signal.SIGSTOP, dry_run=dry_run)
-    outcomes = [
-        (process, signal_process(identity, signal.SIGKILL, dry_run=dry_run)) for identity, process in known.items()
-    ]
-    return Round(tuple(outcomes))
+    return known
+
+
+def thaw(known: Iterable[ProcessId], *, dry_run: bool = False) -> None:
+    """Undo `freeze`: what could not be recorded is not killed."""
+    for identity in known:
+        signal_process(identity, signal.SIGCONT, dry_run=dry_run)
+
+
+def kill(known: dict[ProcessId, Process], *, dry_run: bool = False) -> Round:
+    """KILL to everything that was frozen."""
+    sent = {identity: signal_process(identity, signal.SIGKILL, dry_run=dry_run) for identity in known}
+    return Round(tuple((process, sent[identity]) for identity, process in known.items()))
+
+
+def kill_round(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) -> Round:
+    """`freeze` and `kill` in one, for who has nothing to record in between."""
+    return kill(freeze(look, dry_run=dry_run), dry_run=dry_run)

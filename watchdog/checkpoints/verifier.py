@@ -22,6 +22,7 @@ class Knowledge:
     """What the ledger knows, handed over with each order."""
 
     known: tuple[Known, ...]
+    run_ids: tuple[str, ...]
     refused_runs: frozenset[str]
     ledger_knew: bool
 
@@ -86,11 +87,15 @@ class Verifier:
                 found = Found(order=number, error=f"{type(error).__name__}: {error}")
             self._results.put(found)
 
+    def _read_lineage(self, knowledge: Knowledge) -> tuple[str, ...] | None:
+        """The folder's own record; where it is gone, the runs that the ledger knows."""
+        return read_lineage(self._lineage) or knowledge.run_ids or None
+
     def _choose(self, number: int, knowledge: Knowledge) -> Found:
         verified: list[Checkpoint] = []
         choice = choose(
             self._checkpoints,
-            lineage=read_lineage(self._lineage),
+            lineage=self._read_lineage(knowledge),
             known=knowledge.known,
             refused_runs=knowledge.refused_runs,
             ledger_knew=knowledge.ledger_knew,
@@ -108,7 +113,7 @@ class Verifier:
         if mtime_ns == self._folder_mtime_ns:
             return Found(order=number)  # a manifest appears by rename, which the folder's time shows
         later = False
-        lineage = read_lineage(self._lineage)
+        lineage = self._read_lineage(knowledge)
         for candidate in find_candidates(self._checkpoints):
             key = (candidate.path, candidate.signature)
             if key in self._judged:

@@ -102,9 +102,9 @@ class NotifySocket:
                     self._judge(*self._unjudged.popleft(), root)
 
     def beat(self, now_s: float) -> Fact[BeatSeen]:
-        """The newest message as a beat. Absent until the first WATCHDOG=1: who never promised to beat is not late."""
+        """The newest message as a beat. Until the first WATCHDOG=1 it promises none: who never beats is never late."""
         newest = self._newest
-        if newest is None or newest.beats == 0:
+        if newest is None:
             return Absent("no beat yet")
         process = read_process(newest.sender.pid)
         alive = process is not None and process.id == newest.sender and process.living
@@ -118,7 +118,9 @@ class NotifySocket:
             status=newest.status,
         )
         stopped = alive and process is not None and process.state in "Tt"
-        seen = BeatSeen(beat=beat, alive=alive, stopped=stopped, extended_until_s=newest.extended_until_s)
+        seen = BeatSeen(
+            beat=beat, alive=alive, stopped=stopped, extended_until_s=newest.extended_until_s, promised=newest.beats > 0
+        )
         return Known(seen, now_s)
 
     def close(self) -> None:

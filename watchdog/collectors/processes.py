@@ -38,11 +38,11 @@ def parse_stat(data: bytes) -> Process:
 
 
 def read_process(pid: int, proc: str = "/proc") -> Process | None:
-    """One process, or None when there is none of that number."""
+    """One process, or None when there is none of that number, or none that we may see (`hidepid`)."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:
             return parse_stat(file.read())
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
 
@@ -147,9 +147,13 @@ def traces_of(process: Process, run_lock: os.stat_result | None, proc: str = "/p
 
 
 def _locks(pid: int, fd: str, proc: str) -> bool:
-    """The descriptor carries a lock: whoever merely has the file open (a pager, a backup) holds nothing."""
+    """The descriptor carries a shared lock, the mark of a run.
+
+    Whoever merely has the file open (a pager, a backup) holds nothing, and an exclusive lock is a trainer's that a
+    person started by hand.
+    """
     with open(f"{proc}/{pid}/fdinfo/{fd}", "rb") as file:
-        return any(line.startswith(b"lock:") for line in file)
+        return any(line.startswith(b"lock:") and b" READ " in line for line in file)
 
 
 def all_traces(
@@ -161,3 +165,11 @@ def all_traces(
         for process in table
         if process.living and process.id.start_ticks >= since_ticks
     }
+
+
+def marked_processes(proc: str = "/proc") -> list[tuple[Process, Traces]]:
+    """Everybody living that carries a run id in its environment."""
+    table = process_table(proc)
+    traces = all_traces(table, since_ticks=0, run_lock=None, proc=proc)
+    by_id = {process.id: process for process in table}
+    return [(by_id[identity], trace) for identity, trace in traces.items() if trace.run_id is not None]

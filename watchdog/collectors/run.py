@@ -109,6 +109,7 @@ class RunWatch:
         self.start: StartRecord | None = None
         self._child = child
         self._lock_is_free = lock_is_free
+        self.orphans_come_to_us = False  # set by who has made sure of it: we are a subreaper, and nobody else's
         self._shim_fd: int | None = os.pidfd_open(child.pid) if child is not None else None
         self._child_id = None
         if child is not None:  # ours and not reaped, so its number is its own
@@ -121,6 +122,10 @@ class RunWatch:
     @property
     def adopted(self) -> bool:
         return self._child is None
+
+    @property
+    def _ours_come_to_us(self) -> bool:
+        return self.orphans_come_to_us and not self.adopted
 
     @property
     def shim_id(self) -> ProcessId | None:
@@ -226,13 +231,13 @@ class RunWatch:
             table=table,
             traces=all_traces(table, since_ticks=since, run_lock=lock_status),
             seen_before=self._seen,
-            reparented_to=None if self.adopted else me,
+            reparented_to=me if self._ours_come_to_us else None,
             own_children=own,
             own_pid=me,
             adopters=self._adopters(),
         )
         for process in table:  # zombies that came to us because we are their subreaper
-            if process.ppid == me and not process.living and process.id.pid not in own and not self.adopted:
+            if process.ppid == me and not process.living and process.id.pid not in own and self._ours_come_to_us:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.id.pid, os.WNOHANG)
         return found

@@ -100,7 +100,14 @@ def _backoff(state: State, seen: Seen) -> tuple[State, Plan]:
 
 
 def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
-    if state.run is not None and (seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(seen)):
+    run = state.run
+    cleared = None if run is None else dataclasses.replace(run, cleared=True)
+    if cleared is not None and seen.request is Request.RELAUNCH and lost_and_gone(cleared, seen):
+        # Only suspects were left, and a person who has looked at them asks to go on.
+        lifted = Record("lifted", "a person says that nothing of the run is left, and lifts the hold")
+        state, plan = over(dataclasses.replace(state, hold=None, failures=0), seen, None)
+        return state, dataclasses.replace(plan, records=(lifted, *plan.records))
+    if run is not None and (seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(run, seen)):
         after, plan = over(state, seen, seen.beat.value if isinstance(seen.beat, Known) else None)
         assert after.ended is not None
         cause = after.ended.cause.value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from watchdog.core.acknowledging import REFUSED, refusal, wrong_at_its_end, wrong_restore
 from watchdog.core.causes import Cause
 from watchdog.core.facts import Known
 from watchdog.core.identity import ProcessId
@@ -38,12 +39,10 @@ def to_stop(
         give_up_s=kill_from + policy.kill_wait_s,
         hold_after=cause in HOLD_AT_ONCE,
         killing=kill_now,
+        asked_of=_beating(beat),
     )
-    records = []
-    if cause in (Cause.WRONG_RESTORE, Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED):
-        # First: a batch that is cut by a power failure must not lose this one.
-        words = f"nothing that run {run.number} saved is resumed from"
-        records.append(Record("run_refused", words, {"run_id": run.run_id}))
+    # First: a batch that is cut by a power failure must not lose this one.
+    records = [refusal(run)] if cause in REFUSED else []
     records.append(
         Record(
             "run_stopping",
@@ -60,9 +59,11 @@ def to_stop(
     )
     target = _beating(beat)
     seq = beat.beat.seq if beat is not None and look_again else None
-    action = Kill() if kill_now else Terminate(target, only_if_seq=seq)
+    action = Kill() if kill_now else Terminate(target, only_if_seq=seq, look_again=look_again)
     run = dataclasses.replace(run, stop=stop)
-    state = dataclasses.replace(to(state, Phase.STOPPING, seen), run=run)
+    if state.phase is not Phase.STOPPING:
+        state = to(state, Phase.STOPPING, seen)
+    state = dataclasses.replace(state, run=run)
     return state, Plan(rule=f"stop: {cause.value}", records=tuple(records), actions=(action,))
 
 
@@ -96,13 +97,18 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     assert run.stop is not None
     stop = run.stop
     beat = seen.beat.value if isinstance(seen.beat, Known) else None
-    if beat is not None and beat.beat.step is not None:
-        run = dataclasses.replace(run, last_step=beat.beat.step)
+    if beat is not None:
+        run = dataclasses.replace(
+            run, beat_seen=True, last_step=run.last_step if beat.beat.step is None else beat.beat.step
+        )
         state = dataclasses.replace(state, run=run)
     if seen.request in (Request.DRAIN, Request.STOP):
         state = wishing(state)
-    if seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(seen):
+    if seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(run, seen):
         return over(state, seen, beat)
+    wrong = wrong_restore(run, seen, beat)
+    if wrong is not None and stop.cause not in REFUSED:
+        return to_stop(state, seen, policy, *wrong, kill_now=True)
     if seen.request is Request.STOP and seen.now_s < stop.kill_from_s:
         stop = dataclasses.replace(stop, kill_from_s=seen.now_s, give_up_s=seen.now_s + policy.kill_wait_s)
         stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving", killing=True)
@@ -119,10 +125,16 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             },
         )
         return dataclasses.replace(state, run=run), Plan(rule="stop at once", records=(record,), actions=(Kill(),))
-    if not stop.asked and seen.shim is Shim.ALIVE and seen.now_s < stop.kill_from_s:
-        # Begun by a supervisor that died: whether its TERM was sent is not known, and a second one is harmless.
-        run = dataclasses.replace(run, stop=dataclasses.replace(stop, asked=True))
-        return dataclasses.replace(state, run=run), Plan(rule="ask again", actions=(Terminate(_beating(beat)),))
+    beater = _beating(beat)
+    if (
+        seen.shim is Shim.ALIVE
+        and seen.now_s < stop.kill_from_s
+        and (not stop.asked or beater not in (None, stop.asked_of))
+    ):
+        # Begun by a supervisor that died (whether its TERM was sent is not known, and a second one is harmless), or the
+        # one that can save began to beat only after the leader was asked: a wrapper may have died of that TERM.
+        run = dataclasses.replace(run, stop=dataclasses.replace(stop, asked=True, asked_of=beater))
+        return dataclasses.replace(state, run=run), Plan(rule="ask again", actions=(Terminate(beater),))
     kill_from_s = _extended(stop, beat, policy)
     if kill_from_s > stop.kill_from_s > seen.now_s:
         stop = dataclasses.replace(stop, kill_from_s=kill_from_s, give_up_s=kill_from_s + policy.kill_wait_s)
@@ -155,9 +167,10 @@ def _extended(stop: Stop, beat: BeatSeen | None, policy: Policy) -> float:
     return min(word, stop.since_s + max(policy.deadlines_s["drain"], policy.grace_s))
 
 
-def lost_and_gone(seen: Seen) -> bool:
-    """The shim was killed, and every cross-check says that nothing of its run is left."""
-    return seen.shim is Shim.LOST and not seen.members and not seen.unclear and seen.run_lock_free is True
+def lost_and_gone(run: RunState, seen: Seen) -> bool:
+    """The shim was killed, and every cross-check, or a person, says that nothing of its run is left."""
+    clear = run.cleared or not seen.unclear
+    return seen.shim is Shim.LOST and not seen.members and clear and seen.run_lock_free is True
 
 
 def _why_it_lives(run: RunState, seen: Seen) -> str:
@@ -174,7 +187,7 @@ def _why_it_lives(run: RunState, seen: Seen) -> str:
         return f"{start}: still there: {names}"
     if seen.unclear:
         names = ", ".join(f"{process.id.pid} ({process.command})" for process in seen.unclear[:5])
-        return f"{start}: its shim was killed, and {names} may belong to it; end it if it does"
+        return f"{start}: its shim was killed, and {names} may belong to it; end it if it does, then: watchdog relaunch"
     if seen.run_lock_free is False:
         return f"{start}: a process that cannot be seen from here holds the run lock; watchdog diagnose"
     return f"{start}: its shim has not ended"
@@ -197,6 +210,11 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         hold_after = hold_after or run.stop.hold_after
     if seen.shim is Shim.NEVER:
         cause, words = Cause.SHIM_FAILED, "was not started: the shim could not write its records"
+    wrong = wrong_at_its_end(run, seen, beat, end)
+    if wrong is not None:
+        cause, words = wrong
+        hold_after = hold_after or cause in HOLD_AT_ONCE
+    unproven = run.level == 2 and not run.acknowledged and not isinstance(seen.acknowledgement, Known)
     step = run.last_step
     ended = Ended(
         number=run.number,
@@ -218,4 +236,5 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         dataclasses.asdict(ended) | {"cause": cause.value},
     )
     state = dataclasses.replace(to(state, Phase.WEIGHING, seen), run=None, ended=ended)
-    return state, Plan(rule=f"ended: {cause.value}", records=(record,), actions=(Choose(),))
+    records = (refusal(run), record) if unproven or wrong is not None else (record,)
+    return state, Plan(rule=f"ended: {cause.value}", records=records, actions=(Choose(),))

@@ -32,6 +32,7 @@ class History:
     launches: int = 0
     first_launch_wall_s: float | None = None
     open_run: Mapping[str, Any] | None = None
+    acknowledged: str | None = None  # id of the newest run that restored what it should have
     stopping: Mapping[str, Any] | None = None  # a stop of the open run that was begun
     unweighed: Mapping[str, Any] | None = None
     failures: int = 0
@@ -41,6 +42,9 @@ class History:
     last_error: str | None = None
     finished: Mapping[str, Any] | None = None
     known: tuple[Known, ...] = ()
+    newest_wall_s: float | None = None  # when the newest step was first verified
+    run_ids: tuple[str, ...] = ()  # all that were ever launched, oldest first
+    cleared: str | None = None  # a run whose suspects a person has cleared
     refused_runs: frozenset[str] = frozenset()
     last_sentence: str = ""
     last_wall_s: float = 0.0
@@ -59,21 +63,70 @@ class History:
 
 
 def fold(events: Iterable[Event], history: History | None = None) -> History:
-    """Replay events, oldest first."""
+    """Replay events, oldest first. Linear: what grows with the job (the verified checkpoints) is gathered aside."""
     history = History() if history is None else history
+    known, run_ids = dict.fromkeys(history.known), dict.fromkeys(history.run_ids)
+    newest, newest_wall_s = max((entry.step for entry in known), default=-1), history.newest_wall_s
     for event in events:
         history = _after(history, event)
-    return history
+        if event.kind == "checkpoint_verified":
+            entry = _verified(event.data)
+            if entry not in known and entry.step >= newest:
+                newest, newest_wall_s = entry.step, event.wall_s
+            known[entry] = None
+        elif event.kind == "run_launching":
+            run_ids[str(event.data["run_id"])] = None
+        elif event.kind == "archived":
+            known.clear()
+            newest, newest_wall_s = -1, None
+    return dataclasses.replace(history, known=tuple(known), run_ids=tuple(run_ids), newest_wall_s=newest_wall_s)
+
+
+def _verified(data: Mapping[str, Any]) -> Known:
+    run_id = data.get("run_id")
+    return Known(step=int(data["step"]), digest=str(data["digest"]), run_id=None if run_id is None else str(run_id))
+
+
+# What each kind must carry to be folded, and what it may carry: name, type, whether it must be there.
+_NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
+    "run_launching": (("number", int, True), ("run_id", str, True), ("baseline_step", int, True)),
+    "run_acknowledged": (("run_id", str, True),),
+    "run_stopping": (
+        ("run_id", str, True),
+        ("cause", str, True),
+        ("reason", str, True),
+        ("hold_after", bool, True),
+        ("kill_now", bool, False),
+    ),
+    "run_ended": (
+        ("number", int, True),
+        ("run_id", str, True),
+        ("cause", str, True),
+        ("words", str, True),
+        ("baseline_step", int, True),
+        ("last_step", int, False),
+        ("target_step", int, False),
+        ("permanent", bool, False),
+        ("hold_after", bool, False),
+        ("error", str, False),
+    ),
+    "run_weighed": (("cause", str, True), ("failures", int, True), ("repeated", int, False)),
+    "run_refused": (("run_id", str, True),),
+    "checkpoint_verified": (("step", int, True), ("digest", str, True), ("run_id", str, False)),
+    "hold": (("reason", str, True),),
+}
 
 
 def can_fold(event: Event) -> bool:
     """Whether the event carries what its kind needs: a line that does not is no record, whoever wrote it."""
-    try:
-        _after(History(), event)
-        for name in ("number", "baseline_step") if event.kind == "run_ended" else ():
-            int(event.data[name])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return False
+    for name, kind, needed in _NEEDS.get(event.kind, ()):
+        value = event.data.get(name)
+        if value is None and not needed:
+            continue
+        if not isinstance(value, kind):
+            return False
+        if isinstance(value, int) and kind is int and (isinstance(value, bool) or not -(2**63) < value < 2**63):
+            return False
     return True
 
 
@@ -97,6 +150,8 @@ def _after(history: History, event: Event) -> History:
                 "unweighed": data,
                 "last_error": data.get("error") or history.last_error,
             }
+        case "run_acknowledged":
+            changes["acknowledged"] = str(data["run_id"])
         case "run_stopping":
             changes["stopping"] = data
         case "run_goes_on":
@@ -109,16 +164,13 @@ def _after(history: History, event: Event) -> History:
                 "steps_repeated": history.steps_repeated + int(data.get("repeated", 0)),
                 "runs_by_cause": {**history.runs_by_cause, cause: history.runs_by_cause.get(cause, 0) + 1},
             }
-        case "checkpoint_verified":
-            entry = Known(step=int(data["step"]), digest=str(data["digest"]), run_id=data.get("run_id"))
-            if entry not in history.known:
-                changes["known"] = (*history.known, entry)
         case "run_refused":
             changes["refused_runs"] = history.refused_runs | {str(data["run_id"])}
         case "hold":
             changes["hold"] = str(data["reason"])
         case "lifted":
             changes |= {"hold": None, "failures": 0, "unweighed": None}
+            changes["cleared"] = str(history.open_run["run_id"]) if history.open_run is not None else None
         case "finished":
             changes["finished"] = data
         case "archived":
@@ -128,7 +180,6 @@ def _after(history: History, event: Event) -> History:
                 "failures": 0,
                 "hold": None,
                 "finished": None,
-                "known": (),
                 "runs_by_cause": {},
                 "steps_repeated": 0,
                 "last_error": None,

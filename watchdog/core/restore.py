@@ -54,6 +54,7 @@ def run_state(record: RunRecord, now_s: float, *, acknowledged: bool = False) ->
         launched_s=now_s,
         grace_from_s=now_s,
         acknowledged=acknowledged,
+        beat_seen=acknowledged,
     )
 
 
@@ -73,7 +74,10 @@ def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
 
 def restore(history: History, living: RunRecord | None, now_s: float, policy: Policy) -> State:
     """Where to go on. `living`: the record of a run that may be alive and is adopted."""
-    run = None if living is None else run_state(living, now_s)
+    run = None
+    if living is not None:
+        run = run_state(living, now_s, acknowledged=history.acknowledged == living.run_id)
+        run = dataclasses.replace(run, cleared=history.cleared == living.run_id)
     if history.hold is not None:
         return State(phase=Phase.HOLD, since_s=now_s, hold=history.hold, failures=history.failures, run=run)
     if run is not None:

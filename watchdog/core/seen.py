@@ -42,6 +42,7 @@ class BeatSeen:
     alive: bool
     stopped: bool  # state T
     extended_until_s: float = 0.0  # it asked for time until then (EXTEND_TIMEOUT_USEC)
+    promised: bool = True  # it will beat again; who only says READY promises nothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +86,7 @@ class Seen:
     traced: tuple[int, ...] = ()  # members that a debugger holds
     run_lock_free: bool | None = None  # asked only when the shim is lost
     beat: Fact[BeatSeen] = dataclasses.field(default_factory=Absent)
-    acknowledgement: Acknowledgement | None = None
+    acknowledgement: Fact[Acknowledgement] = dataclasses.field(default_factory=Absent)
     choice: Choice | None = None
     choice_error: str | None = None
     gates: tuple[Gate, ...] = ()

@@ -32,6 +32,7 @@ class Stop:
     give_up_s: float
     hold_after: bool = False
     asked: bool = True  # TERM was sent
+    asked_of: ProcessId | None = None  # to whom; None = the leader
     killing: bool = False  # KILL was sent at least once
 
 
@@ -47,6 +48,8 @@ class RunState:
     launched_s: float
     grace_from_s: float  # no deadline begins before this
     acknowledged: bool = False
+    beat_seen: bool = False
+    cleared: bool = False  # a person said that no suspect belongs to it
     stale_looks: int = 0
     stale_look_s: float = 0.0
     leader_gone_s: float | None = None
@@ -117,10 +120,11 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terminate:
-    """TERM to one process. With `only_if_seq`, only if the beat still has that sequence number: look again."""
+    """TERM to one process. With `look_again`, only if the beat is still the one of that number, or still absent."""
 
     target: ProcessId | None  # None = the leader
     only_if_seq: int | None = None
+    look_again: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from watchdog.contract import STEPPING_PHASES
+from watchdog.core.acknowledging import acknowledged, wrong_restore
 from watchdog.core.causes import Cause
 from watchdog.core.ending import over, to_stop
 from watchdog.core.facts import Absent, Known
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
-from watchdog.core.state import Plan, Policy, Record, RunState, State
+from watchdog.core.state import Plan, Policy, RunState, State
 from watchdog.core.transitions import wishing
 
 
@@ -20,8 +20,10 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     run = state.run
     assert run is not None
     beat = seen.beat.value if isinstance(seen.beat, Known) else None
-    if beat is not None and beat.beat.step is not None:
-        run = dataclasses.replace(run, last_step=beat.beat.step)
+    if beat is not None:
+        run = dataclasses.replace(
+            run, beat_seen=True, last_step=run.last_step if beat.beat.step is None else beat.beat.step
+        )
         state = dataclasses.replace(state, run=run)
     if seen.request in (Request.DRAIN, Request.STOP):
         state = wishing(state)
@@ -30,7 +32,7 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if seen.shim is Shim.LOST:
         words = "the shim was killed; what it watched over is ended and proven gone before anything else"
         return to_stop(state, seen, policy, Cause.SHIM_KILLED, words, kill_now=True)
-    wrong = _wrong_restore(run, seen, beat)
+    wrong = wrong_restore(run, seen, beat)
     if wrong is not None:
         cause, words = wrong
         return to_stop(state, seen, policy, cause, words, kill_now=True)
@@ -40,10 +42,13 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return to_stop(state, seen, policy, Cause.STOPPED, "asked to stop without saving", kill_now=True)
     if seen.request is Request.RELAUNCH:
         return to_stop(state, seen, policy, Cause.STOPPED, "asked to relaunch: it saves and exits", beat=beat)
-    acknowledged = _acknowledged(state, run, seen)
-    if acknowledged is not None:
-        return acknowledged
+    said = acknowledged(state, run, seen)
+    if said is not None:
+        return said
     if not seen.leader_alive and seen.shim is Shim.ALIVE and not (beat is not None and beat.alive):
+        if run.level == 0 and not run.beat_seen and seen.end is not None and seen.end.cause is Cause.FINISHED:
+            # A launcher that put its work into the background: the run ends with the last of it.
+            return state, Plan(rule="works on in the background")
         since = run.leader_gone_s if run.leader_gone_s is not None else seen.now_s
         if seen.now_s - since >= policy.remnant_s:
             end = seen.end or EndSeen(cause=Cause.UNKNOWN, words="how it ended is not known")
@@ -51,43 +56,6 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             return to_stop(state, seen, policy, end.cause, words, kill_now=True)
         return dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=since)), Plan(rule="remnants")
     return _stall(dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=None)), seen, policy, beat)
-
-
-def _wrong_restore(run: RunState, seen: Seen, beat: BeatSeen | None) -> tuple[Cause, str] | None:
-    """Invariant 5: a run that should resume and did not, or restored other bytes, or would not say."""
-    if run.level != 2 or run.acknowledged:
-        return None
-    ack, expected = seen.acknowledgement, run.expectation
-    if ack is None:
-        if beat is not None and beat.beat.phase in STEPPING_PHASES:
-            return Cause.NOT_ACKNOWLEDGED, f"it is in phase {beat.beat.phase} and never said what it had restored"
-        return None
-    if ack.run_id != run.run_id:
-        return Cause.WRONG_RESTORE, f"its acknowledgement is from run {ack.run_id}"
-    if expected.fresh:
-        return None if ack.fresh else (Cause.WRONG_RESTORE, f"it restored step {ack.step}, a fresh start was due")
-    if ack.fresh:
-        return Cause.FRESH_START, f"it began anew where step {expected.step} was to be resumed"
-    if (ack.step, ack.digest) != (expected.step, expected.digest):
-        return Cause.WRONG_RESTORE, (
-            f"it restored step {ack.step} {(ack.digest or '')[:12]}…, verified was step {expected.step} "
-            f"{(expected.digest or '')[:12]}…"
-        )
-    return None
-
-
-def _acknowledged(state: State, run: RunState, seen: Seen) -> tuple[State, Plan] | None:
-    if run.level != 2 or run.acknowledged or seen.acknowledgement is None:
-        return None
-    ack = seen.acknowledgement
-    words = "started fresh, as it should" if ack.fresh else f"restored step {ack.step} {(ack.digest or '')[:12]}…"
-    record = Record(
-        "run_acknowledged",
-        f"run {run.number} {words}",
-        {"run_id": run.run_id, "step": ack.step, "digest": ack.digest, "fresh": ack.fresh},
-    )
-    state = dataclasses.replace(state, run=dataclasses.replace(run, acknowledged=True))
-    return state, Plan(rule="acknowledged", records=(record,))
 
 
 def beat_deadline(run: RunState, beat: BeatSeen | None, policy: Policy) -> tuple[float, float]:
@@ -101,10 +69,11 @@ def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> t
     """Two stale looks, a period apart, then a stop that looks once more before it acts."""
     run = state.run
     assert run is not None
-    nothing_due = beat is None and (run.level == 0 or not isinstance(seen.beat, Absent))
+    # A beat file that is gone again (a cleaned folder, `: > beat.json`) makes us blind, it does not make the run late.
+    nothing_due = beat is None and (run.level == 0 or run.beat_seen or not isinstance(seen.beat, Absent))
     since, deadline = beat_deadline(run, beat, policy)
     silent_s = seen.now_s - since
-    extended = beat is not None and seen.now_s < beat.extended_until_s
+    extended = beat is not None and (seen.now_s < beat.extended_until_s or not beat.promised)
     if nothing_due or extended or not silent_s > deadline:  # not a number is not late either
         return dataclasses.replace(state, run=dataclasses.replace(run, stale_looks=0)), Plan()
     if run.stale_looks == 0:
