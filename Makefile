@@ -31,7 +31,7 @@ help:
 	@echo 'make test      install what the tests need, check, and run every test that needs no GPU'
 	@echo 'make check     ruff and mypy'
 	@echo 'make install   only install'
-	@echo 'make bench     how long the command takes to start, as ratios; how much memory the supervisor takes'
+	@echo 'make bench     how long the command takes to start, as ratios; memory of the supervisor; the built-in job'
 	@echo 'make campaign  the large benchmarks; results are written to docs/benchmarks.md'
 	@echo 'make clean     remove caches and build folders (.venv stays; it is yours to remove)'
 
@@ -110,6 +110,7 @@ test: dev check
 bench: install
 	$(PY) -P -m bench.startup $(ARGS)
 	$(PY) -P -m bench.footprint $(ARGS)
+	$(PY) -P -m bench.default_job $(ARGS)
 
 campaign: dev
 	$(PY) -P -m bench.campaign $(ARGS)

@@ -110,8 +110,8 @@ class Ledger:
         receipt = _Receipt()
         self._queue.put((lines, receipt))
         if not receipt.done.wait(self._deadline_s):
-            # It may still arrive; a number used twice is harmless, one event taken for another is not.
-            self._seq += len(events)
+            receipt.abandoned = True
+            self._seq += len(events)  # the one that is being written may still arrive: its number is not used again
             raise RecordingError(
                 f"the ledger {self.path} took no record for {self._deadline_s:g} s; the disk under it hangs"
             )
@@ -151,6 +151,8 @@ class Ledger:
             if item is None:
                 return
             line, receipt = item
+            if receipt.abandoned:
+                continue  # whoever asked has given up and asks again: written late, it would count twice
             try:
                 self._append(line)
             except OSError as error:
@@ -208,4 +210,5 @@ class _Receipt:
 
     def __init__(self) -> None:
         self.done = threading.Event()
+        self.abandoned = False
         self.error: OSError | None = None

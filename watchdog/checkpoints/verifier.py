@@ -10,11 +10,14 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
+import time
 from pathlib import Path
 
 from watchdog.checkpoints.catalogue import Candidate, choose, find_candidates, read_lineage, verify
 from watchdog.core.choice import Checkpoint, Choice, Known, Refusal, lineage_problem
 from watchdog.errors import CheckpointError
+
+_TICK_NS = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +144,9 @@ class Verifier:
                 else:
                     refused.append(Refusal(manifest=str(candidate.path), step=checkpoint.step, why=problem))
             self._judged.add(key)
-        self._folder_mtime_ns = -1 if later else mtime_ns
+        # A folder that changed just now may change again within the same tick of its clock: look once more.
+        young = time.time_ns() - mtime_ns < _TICK_NS
+        self._folder_mtime_ns = -1 if later or young else mtime_ns
         return Found(order=number, verified=tuple(verified), refused=tuple(refused))
 
 

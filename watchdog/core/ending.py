@@ -214,6 +214,7 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
     if wrong is not None:
         cause, words = wrong
         hold_after = hold_after or cause in HOLD_AT_ONCE
+    told = run.stop is not None and run.stop.cause in REFUSED  # then it was refused when the stop began
     unproven = run.level == 2 and not run.acknowledged and not isinstance(seen.acknowledgement, Known)
     step = run.last_step
     ended = Ended(
@@ -236,5 +237,5 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         dataclasses.asdict(ended) | {"cause": cause.value},
     )
     state = dataclasses.replace(to(state, Phase.WEIGHING, seen), run=None, ended=ended)
-    records = (refusal(run), record) if unproven or wrong is not None else (record,)
+    records = (refusal(run), record) if (unproven or wrong is not None) and not told else (record,)
     return state, Plan(rule=f"ended: {cause.value}", records=records, actions=(Choose(),))
