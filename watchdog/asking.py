@@ -21,7 +21,7 @@ from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, Cont
 from watchdog.folders import JobFolders
 from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
-from watchdog.places import folders_of
+from watchdog.places import folders_of, job_options
 from watchdog.render import duration, view_from_record
 from watchdog.settings import DEFAULT_JOB, Settings
 
@@ -82,11 +82,12 @@ def relaunch_job(settings: Settings, argv: list[str]) -> str:
         answer = _ask(folders, "relaunch")
     except NoSupervisorError:
         return _lift(settings, folders, argv)
+    job, look = settings.job.name, f"watchdog status{job_options(settings)}"
     if answer["state"] == "hold":
-        return "the hold is lifted; the supervisor goes on: watchdog status"
+        return f"job {job}: the hold is lifted; the supervisor goes on: {look}"
     if answer.get("run") is not None:
-        return f"run {answer['run']} saves and ends, the next one starts from its checkpoint: watchdog status"
-    return f"the supervisor goes on ({answer['state']}): watchdog status"
+        return f"job {job}: run {answer['run']} saves and ends, the next one starts from its checkpoint: {look}"
+    return f"job {job}: the supervisor goes on ({answer['state']}): {look}"
 
 
 def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
@@ -96,25 +97,23 @@ def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
     from watchdog.opening import host_or_error, open_ledger, take
 
     clock = SystemClock()
-    lock = take(folders, clock, argv)
+    lock = take(folders, clock, argv, job_options(settings))
     with contextlib.closing(lock):
         ledger = open_ledger(folders, clock, host_or_error())
         with contextlib.closing(ledger):
             history = fold(ledger.events)
             start = "start the supervisor: " + _how_to_start(settings, ledger.events)
             if history.hold is None:
-                return f"no supervisor runs and nothing is held; {start}"
+                return f"job {settings.job.name}: no supervisor runs and nothing is held; {start}"
             ledger.record("lifted", "the hold is lifted by a person")
-            return f"the hold is lifted ({history.hold}); {start}"
+            return f"job {settings.job.name}: the hold is lifted ({history.hold}); {start}"
 
 
 def _how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
     """The command that supervises this very job again."""
     words = "watchdog run"
-    if settings.config_file is not None and settings.config_file != Path.cwd() / "watchdog.toml":
-        words += f" --config {settings.config_file}"
     if not settings.job.built_in:
-        return words + (f" --job {settings.job.name}" if settings.config_file is not None else "")
+        return words + job_options(settings)
     launches = [event.data.get("command") for event in events if event.kind == "run_launching"]
     if launches and isinstance(launches[-1], list) and settings.job.name != DEFAULT_JOB:
         return words + " -- " + shlex.join(str(part) for part in launches[-1])
@@ -137,7 +136,7 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
         except NoSupervisorError:
             if held is not None:
                 return EXIT_HOLD
-            print("stopped")
+            print(f"job {settings.job.name}: stopped")
             return EXIT_OK
         except ControlError as error:
             print(error, file=sys.stderr)

@@ -51,13 +51,13 @@ def _settings(config: Path | None, job: str | None, command: list[str] | None = 
     )
 
 
-def _existing(config: Path | None, job: str | None) -> Settings:
-    """The settings of a job that is asked about: without a name, the only one there is will do."""
-    from watchdog.places import the_only_job
+def _existing(config: Path | None, job: str | None, *, acts: bool = False) -> Settings:
+    """The settings of a job that is asked about, or acted upon: without a name, the only one there is will do."""
+    from watchdog.places import which_job
 
     settings = _settings(config, job)
-    only = the_only_job(settings) if job is None else None
-    return settings if only is None else _settings(config, only)
+    meant = which_job(settings, acts=acts) if job is None else None
+    return settings if meant is None else _settings(config, meant)
 
 
 def _typed() -> list[str]:
@@ -112,7 +112,7 @@ def relaunch(config: ConfigOption = None, job: JobOption = None) -> None:
     """Lift a hold, or stop the living run and start it again from its verified checkpoint."""
     from watchdog.asking import relaunch_job
 
-    print(relaunch_job(_existing(config, job), _typed()))
+    print(relaunch_job(_existing(config, job, acts=True), _typed()))
 
 
 @app.command()
@@ -124,7 +124,7 @@ def stop(
     """End the run (it saves first) and its supervisor; the job goes on with the next `watchdog run`."""
     from watchdog.asking import stop_job
 
-    _leave(stop_job(_existing(config, job), now=now, argv=_typed()))
+    _leave(stop_job(_existing(config, job, acts=True), now=now, argv=_typed()))
 
 
 @app.command()

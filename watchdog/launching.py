@@ -122,6 +122,7 @@ def launch_run(
         "digest": None if checkpoint is None else checkpoint.digest,
         "baseline_step": baseline,
         "command": shown_command(command),
+        "built_in": settings.job.built_in,
         "directory": str(settings.job.directory),
         "command_sha256": command_digest(command),
     }

@@ -8,6 +8,7 @@ from watchdog.core.history import History
 from watchdog.core.phase import Phase
 from watchdog.core.view import RunView, StatusView
 from watchdog.folders import JobFolders
+from watchdog.places import job_options
 from watchdog.settings import Settings
 
 
@@ -50,4 +51,5 @@ def view_of_ledger(settings: Settings, folders: JobFolders, history: History) ->
         checkpoint_digest=None if newest is None else newest.digest,
         checkpoints=str(folders.checkpoints),
         ledger=str(folders.ledger),
+        options=job_options(settings),
     )

@@ -34,7 +34,7 @@ from watchdog.errors import StateError
 from watchdog.folders import JobFolders, RunFolder
 from watchdog.ledger import Ledger
 from watchdog.masking import mask_command
-from watchdog.places import folders_of
+from watchdog.places import folders_of, job_options
 from watchdog.settings import Settings
 
 
@@ -50,7 +50,7 @@ class OpenJob:
     watch: RunWatch | None
 
 
-def take(folders: JobFolders, clock: Clock, argv: list[str]) -> SupervisorLock:
+def take(folders: JobFolders, clock: Clock, argv: list[str], options: str = "") -> SupervisorLock:
     """The supervisor lock. Raises HeldError with who has it, StateError for a path that cannot be used."""
     require_true_flock(folders.control)
     make_control_folder(folders.control)
@@ -62,6 +62,7 @@ def take(folders: JobFolders, clock: Clock, argv: list[str]) -> SupervisorLock:
         wall_s=wall_s,
         command=" ".join(mask_command(argv)),
         when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s)),
+        options=options,
     )
 
 
@@ -89,7 +90,7 @@ def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
     """Take the job and find out what became of its last run. Raises HeldError, StateError, RecordingError."""
     folders = folders_of(settings)
     host = host_or_error()
-    lock = take(folders, clock, argv)
+    lock = take(folders, clock, argv, job_options(settings))
     try:
         ledger = open_ledger(folders, clock, host)
         try:

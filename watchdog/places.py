@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from watchdog.collectors.filesystems import filesystem_of, has_true_flock
+from watchdog.errors import SettingsError
 from watchdog.folders import JobFolders, job_folders
 from watchdog.settings import DEFAULT_JOB, Settings
 
@@ -21,15 +25,37 @@ def folders_of(settings: Settings) -> JobFolders:
     )
 
 
-def the_only_job(settings: Settings) -> str | None:
-    """The name of the one job that was ever supervised here, when none was named and the default one never was.
+def job_options(settings: Settings) -> str:
+    """What must follow a command so that it means this very job: nothing, or ` --config PATH`, ` --job NAME`."""
+    options = ""
+    if settings.config_file is not None and settings.config_file != Path.cwd() / "watchdog.toml":
+        options += f" --config {shlex.quote(str(settings.config_file))}"
+    if settings.job.name != DEFAULT_JOB:
+        options += f" --job {settings.job.name}"
+    return options
+
+
+def known_jobs(settings: Settings) -> list[str]:
+    """The jobs that were ever supervised in this state folder."""
+    try:
+        return sorted(path.parent.name for path in settings.state.folder.glob("*/ledger.jsonl"))
+    except OSError:
+        return []
+
+
+def which_job(settings: Settings, *, acts: bool) -> str | None:
+    """The name of the job that is meant when none was named; None: the settings' own.
 
     `watchdog run -- python train.py` makes a job called "train"; a plain `watchdog status` afterwards means that one.
+    Raises SettingsError where it would be a guess: among several that are not the default one, or before acting.
     """
-    if settings.job.name != DEFAULT_JOB or settings.config_file is not None or settings.job_folder.exists():
+    if settings.job.name != DEFAULT_JOB or settings.config_file is not None:
         return None
-    try:
-        jobs = [path.parent.name for path in settings.state.folder.glob("*/ledger.jsonl")]
-    except OSError:
+    jobs = known_jobs(settings)
+    if jobs == [DEFAULT_JOB] or not jobs:
         return None
-    return jobs[0] if len(jobs) == 1 else None
+    if len(jobs) == 1:
+        return jobs[0]
+    if DEFAULT_JOB in jobs and not acts:
+        return None
+    raise SettingsError(f"which job? There are {', '.join(jobs)}: add --job NAME")

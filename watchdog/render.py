@@ -88,7 +88,7 @@ def status_lines(view: StatusView) -> list[str]:
         lines.append(f"{'HOLD':<11} {view.hold_reason}")
         if view.last_error:
             lines.append(f"{'last error':<11} {view.last_error}")
-        lines.append(f"{'next':<11} remove the reason, then: watchdog relaunch")
+        lines.append(f"{'next':<11} remove the reason, then: watchdog relaunch{view.options}")
     if view.waiting_for:
         lines.append(f"{'waits for':<11} {view.waiting_for}")
     run = view.run

@@ -28,7 +28,7 @@ from watchdog.launching import command_digest, command_of, run_lock_holders
 from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
 from watchdog.opening import OpenJob, open_job, run_lock_is_free
-from watchdog.places import folders_of
+from watchdog.places import folders_of, job_options
 from watchdog.render import duration, summary_lines
 from watchdog.screen import Screen
 from watchdog.settings import Settings
@@ -72,7 +72,13 @@ def _supervise(settings: Settings, screen: Screen, *, argv: list[str], new: bool
     else:
         require_same_command(settings, job)
     if job.watch is None and job.history.finished is not None and job.history.hold is None:
-        say_finished(settings, job.folders, job, screen, "was finished before; begin again with: watchdog run --new")
+        say_finished(
+            settings,
+            job.folders,
+            job,
+            screen,
+            "was finished before; the same command with --new archives it and begins again",
+        )
         job.ledger.close()
         return EXIT_OK
     # Only now: these cost the time and memory that status and --help must not have.
@@ -104,13 +110,17 @@ def require_same_command(settings: Settings, job: OpenJob) -> None:
     Another folder is another job; another command in the same folder may be a correction, unless the job is finished.
     """
     launches = [event.data for event in job.ledger.events if event.kind == "run_launching"]
-    if settings.job.built_in or not launches:
+    if not launches:
         return
     before = launches[-1]
+    if settings.job.built_in and before.get("built_in", True):
+        return
+    other_kind = bool(before.get("built_in", False)) != settings.job.built_in
     other_folder = str(before.get("directory", settings.job.directory)) != str(settings.job.directory)
     digest = command_digest(command_of(settings))
     other_command = before.get("command_sha256", digest) != digest
-    if (other_folder and settings.config_file is None) or (other_command and job.history.finished is not None):
+    finished = job.history.finished is not None
+    if other_kind or (other_folder and settings.config_file is None) or (other_command and finished):
         was = shlex.join(str(part) for part in before.get("command", []))
         raise SettingsError(
             f"job {settings.job.name} was started as {was} in {before.get('directory', '?')}; give this one a name of "
@@ -167,11 +177,11 @@ def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusVi
     if view.hold_reason is not None:
         if view.last_error:
             screen.line("error", view.last_error)
-        screen.line("next", "remove the reason, then: watchdog relaunch")
+        screen.line("next", f"remove the reason, then: watchdog relaunch{job_options(settings)}")
     elif code == EXIT_OK:
         say_finished(settings, job.folders, job, screen, None)
     elif code != EXIT_FAILURE:
-        screen.line("next", "go on with: watchdog run")
+        screen.line("next", "go on with the same command")
 
 
 def say_finished(settings: Settings, folders: JobFolders, job: OpenJob, screen: Screen, addition: str | None) -> None:
@@ -201,7 +211,7 @@ def detach(settings: Settings, arguments: list[str]) -> int:
     """Start ourselves in a session of our own, and wait until the new supervisor answers. Returns the exit code."""
     from watchdog.control import request
 
-    folders = folders_of(settings)
+    folders, options = folders_of(settings), job_options(settings)
     position = arguments.index("run") + 1
     arguments = [*arguments[:position], "--detached", *arguments[position:]]
     with tempfile.TemporaryFile() as errors:
@@ -219,12 +229,13 @@ def detach(settings: Settings, arguments: list[str]) -> int:
                 errors.seek(0)
                 sys.stderr.write(errors.read(64 * 1024).decode("utf-8", "replace"))
                 if code == EXIT_OK:
-                    print("the job is finished: watchdog status")
+                    print(f"job {settings.job.name} is finished: watchdog status{job_options(settings)}")
                 return code
             with contextlib.suppress(ControlError):
                 answer = request(folders.socket, {"command": "status"}, 1.0)
                 if answer.get("status", {}).get("supervisor_pid") == child.pid:
-                    print(f"supervisor pid {child.pid} goes on in the background: watchdog status, watchdog logs -f")
+                    words = f"watchdog status{options}, watchdog logs -f{options}"
+                    print(f"supervisor pid {child.pid} goes on in the background: {words}")
                     return EXIT_OK
             time.sleep(0.05)
     print(

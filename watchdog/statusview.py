@@ -16,6 +16,7 @@ from watchdog.core.state import (
     State,
 )
 from watchdog.core.view import RunView, StatusView
+from watchdog.places import job_options
 from watchdog.settings import Settings
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def make_view(
         checkpoints=str(job.folders.checkpoints),
         ledger=str(job.folders.ledger),
         metrics_url=metrics_url,
+        options=job_options(settings),
     )
 
 

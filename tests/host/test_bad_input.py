@@ -32,6 +32,7 @@ from watchdog.checkpoints.verifier import Found, Knowledge, Verifier
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.processes import this_host
 from watchdog.collectors.run import last_words
+from watchdog.core.choice import Known as KnownCheckpoint
 from watchdog.core.facts import Absent, Known, Unknown
 from watchdog.core.history import fold
 from watchdog.folders import RunFolder
@@ -428,7 +429,7 @@ def test_a_broken_acknowledgement_that_is_mended_in_time(kind: str, tmp_path: Pa
     bad.write_bytes(BAD_ACKNOWLEDGEMENTS[kind])
     with make_bed(tmp_path / "bed", [*script(tmp_path, _ACKNOWLEDGER), str(bad), str(go), "mend"]) as bed:
         supervisor = bed.start()
-        wait_for(lambda: "the acknowledgement cannot be read" in bed.screen, f"a word about it\n{bed.tell()}")
+        wait_for(lambda: "the acknowledgement of run 1 cannot be read" in bed.screen, f"a word about it\n{bed.tell()}")
         go.touch()
         assert bed.ended(supervisor) == 0, bed.tell()
         assert value_of(bed) == final_value(6)
@@ -437,14 +438,17 @@ def test_a_broken_acknowledgement_that_is_mended_in_time(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["torn", "a name that is no text"])
 def test_a_broken_acknowledgement_is_none(kind: str, tmp_path: Path) -> None:
-    """It steps and has said nothing that can be believed: stopped, and a hold."""
+    """A damaged file is no reason to stop a run that lives; at its end it has said nothing: refused."""
     bad, go = tmp_path / "bad", tmp_path / "go"
     bad.write_bytes(BAD_ACKNOWLEDGEMENTS[kind])
     go.touch()
     body = _ACKNOWLEDGER.replace('"0.02"', '"0.2"')
     with make_bed(tmp_path / "bed", [*script(tmp_path, body), str(bad), str(go), "leave"]) as bed:
         assert bed.ended(bed.start()) == 3, bed.tell()
-        assert bed.kinds("run_refused"), bed.tell()
+        assert not bed.kinds("run_stopping", "signal_sent", "finished"), bed.tell()
+        run_id = bed.kinds("run_launching")[0]["data"]["run_id"]
+        assert [event["data"]["run_id"] for event in bed.kinds("run_refused")] == [run_id], bed.tell()
+        assert [event["data"]["cause"] for event in bed.kinds("run_ended")] == ["not_acknowledged"]
         assert bed.living() is None
         one_error(bed.screen)
 
@@ -501,9 +505,10 @@ BAD_MANIFESTS = {
 }
 
 
-def choice_in(folder: Path, lineage: Path, known: tuple[object, ...] = ()) -> Found:
+def choice_in(folder: Path, lineage: Path, known: tuple[KnownCheckpoint, ...] = ()) -> Found:
     verifier = Verifier(folder, lineage)
-    verifier.choose(Knowledge(known=known, refused_runs=frozenset(), ledger_knew=bool(known)))  # type: ignore[arg-type]
+    runs = tuple(dict.fromkeys(entry.run_id for entry in known if entry.run_id is not None))
+    verifier.choose(Knowledge(known=known, run_ids=runs, refused_runs=frozenset(), ledger_knew=bool(known)))
     return wait_for(lambda: (verifier.results() or [None])[0], "a choice", timeout_s=2)
 
 
@@ -556,8 +561,6 @@ def test_garbage_in_the_lineage(spoil: bytes, tmp_path: Path) -> None:
 
 def test_a_lineage_that_was_lost_does_not_refuse_what_the_ledger_knows(tmp_path: Path) -> None:
     """It was verified before, with these very bytes and by this run: an overwritten list must not take it away."""
-    from watchdog.core.choice import Known as KnownCheckpoint
-
     lineage = tmp_path / "lineage"
     save(tmp_path, 3)
     lineage.write_bytes(b"\0" * 64)

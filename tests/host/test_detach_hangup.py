@@ -198,6 +198,54 @@ def test_output_that_nobody_reads_any_more(tmp_path: Path) -> None:
         assert value_of(bed) == final_value(24)
 
 
+def go_on_unread(bed: HostBed, supervisor: subprocess.Popen[bytes]) -> None:
+    """The trainer dies while whatever is said goes nowhere: seen, recorded, relaunched, and the job ends."""
+    run = bed.run_at_step(5)
+    bed.harm(run.trainer)
+    end = bed.wait_event("run_ended", timeout_s=20)
+    assert end["data"]["cause"] == "signalled"
+    bed.run_at_step(6, after=run.number)
+    assert bed.status()["run"]["number"] == 2
+    assert bed.ended(supervisor, timeout_s=30) == 0, bed.tell()
+    assert value_of(bed) == final_value(30)
+    assert "30 steps" in (bed.state / "watchdog.log").read_text()
+
+
+def test_the_key_that_holds_the_screen_holds_nothing_else(tmp_path: Path) -> None:
+    """^S: a write to the terminal then blocks until ^Q."""
+    with counter(tmp_path / "bed", "--steps", "30", "--delay", "0.03") as bed, terminal(bed) as window:
+        window.wait_shown("run 1")
+        window.press(b"\x13")
+        go_on_unread(bed, window.supervisor)
+        assert "run 2" not in window.shown(), "the terminal was not held"
+
+
+def test_a_reader_that_pauses_holds_nothing_up(tmp_path: Path) -> None:
+    """`watchdog run | less`: the pipe is full."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 1024)
+    os.set_blocking(writer, True)
+    with counter(tmp_path / "bed", "--steps", "30", "--delay", "0.03") as bed:
+        supervisor = subprocess.Popen(
+            bed.command("run"),
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer,
+            env=bed.environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+        os.close(writer)
+        bed.supervisors.append(supervisor)
+        try:
+            go_on_unread(bed, supervisor)
+        finally:
+            os.close(reader)
+
+
 # --- without a terminal -------------------------------------------------------------------------------------
 def test_detached(tmp_path: Path) -> None:
     """Answers before the command returns, has no terminal and a session of its own, and is held like any other."""

@@ -235,12 +235,12 @@ def test_an_adoption_binds_the_address_anew(speaker: Speaker) -> None:
 
 # --- under whole supervisors --------------------------------------------------------------------------------
 class SpeakingBed:
-    """A job of level 0 that says what it is told to; `tell` speaks to the run that lives."""
+    """A job that says what it is told to; `tell` speaks to the run that lives."""
 
-    def __init__(self, tmp_path: Path, **deadlines: str) -> None:
+    def __init__(self, tmp_path: Path, level: int = 0, **deadlines: str) -> None:
         self.commands = tmp_path / "commands"
         command = speaker_command(self.commands, tmp_path / "answers")
-        self.bed: HostBed = make_bed(tmp_path / "bed", command, level=0, deadlines=deadlines)
+        self.bed: HostBed = make_bed(tmp_path / "bed", command, level=level, deadlines=deadlines)
 
     def tell(self, line: str) -> None:
         with open(self.commands, "a") as file:
@@ -268,6 +268,30 @@ def test_beats_that_stop_are_a_stall_and_ready_alone_is_none(tmp_path: Path) -> 
         speaking.tell("leave")
         assert bed.ended(supervisor) == 0, bed.tell()
         assert not bed.problems(), bed.tell()
+
+
+def test_who_was_only_ever_ready_is_not_late_and_an_extension_before_the_first_beat_counts(tmp_path: Path) -> None:
+    """At a level at which beats are due: READY promises none, the time asked for first holds, and then it is late."""
+    speaking = SpeakingBed(tmp_path, level=1, train="1s", load="1s", start="1s")
+    with speaking.bed as bed:
+        speaking.tell("EXTEND_TIMEOUT_USEC=60000000|STATUS=loading")
+        speaking.tell("READY=1")
+        supervisor = bed.start()
+
+        def looked_on(how_long_s: float) -> None:
+            since_s = time.monotonic()
+            wait_for(lambda: time.monotonic() - since_s > how_long_s or bed.kinds("run_stopping"), "time to go by")
+            assert not bed.kinds("run_stopping", "signal_sent"), bed.tell()
+
+        bed.wait_status(run_number=1, run_status="loading")
+        looked_on(1.8)
+        speaking.tell("WATCHDOG=1|STATUS=beats")
+        bed.wait_status(run_status="beats")
+        looked_on(1.8)
+        speaking.tell("EXTEND_TIMEOUT_USEC=1000")
+        assert bed.wait_event("run_stopping", timeout_s=20)["data"]["cause"] == "stalled"
+        assert bed.call("stop", "--now").returncode == 0
+        assert bed.ended(supervisor) == 5, bed.tell()
 
 
 def test_the_state_that_is_shown_and_the_rebinding(tmp_path: Path) -> None:

@@ -210,11 +210,13 @@ from watchdog.collectors.processes import read_process
 from watchdog.core.seen import Shim
 from watchdog.supervisor import become_subreaper
 
-become_subreaper()
+alone = become_subreaper()
+assert alone, "this process has had no children"
 bed = Shims(Path(sys.argv[1]))
 run = bed.run(ESCAPE)
 run.start()
 watch = run.watch()
+watch.orphans_come_to_us = alone
 until(lambda: watch.shim() is Shim.ALIVE and not watch.leader_alive(), "the end of the leader")
 mine = subprocess.Popen(["/bin/sleep", "600"])  # a collector's child
 (survivor,) = run.members()

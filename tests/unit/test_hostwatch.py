@@ -62,19 +62,43 @@ def test_after_a_gap_nothing_old_is_believed(tmp_path: Path) -> None:
     assert all(gate.open for gate in gates(watch).values())
 
 
+def make_runs(folder: Path, *names: str) -> None:
+    """Folders of runs, oldest first."""
+    for age, name in enumerate(names):
+        (folder / name).mkdir()
+        (folder / name / "output.log").write_text(name)
+        os.utime(folder / name, (1000.0 + age, 1000.0 + age))
+
+
 def test_run_folders_beyond_the_newest_are_dropped(tmp_path: Path) -> None:
-    """By number, not by name or time; what is not a run's stays, links are not followed."""
-    for name in ("1-a", "2-b", "9-c", "10-d", "11-e", "notes", "x-1"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "output.log").write_text(name)
-    (tmp_path / "3-link").symlink_to(tmp_path / "notes")
+    """By time, not by name or number: numbers begin anew when a ledger is lost. Links are not followed."""
+    make_runs(tmp_path, "30-a", "2-b", "9-c", "10-d", "1-e")
+    (tmp_path / "3-link").symlink_to(tmp_path / "30-a")
     (tmp_path / "4-file").write_text("")
-    drop_old_runs(tmp_path, 3)
-    assert sorted(os.listdir(tmp_path)) == ["10-d", "11-e", "3-link", "4-file", "9-c", "notes", "x-1"]
-    assert (tmp_path / "notes" / "output.log").exists()
-    drop_old_runs(tmp_path, 3)
-    drop_old_runs(tmp_path / "none", 3)
-    assert len(os.listdir(tmp_path)) == 7
+    drop_old_runs(tmp_path, 3, None)
+    assert sorted(os.listdir(tmp_path)) == ["1-e", "10-d", "3-link", "4-file", "9-c"]
+    drop_old_runs(tmp_path, 3, None)
+    drop_old_runs(tmp_path / "none", 3, None)
+    assert len(os.listdir(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4])
+@pytest.mark.parametrize("living", ["1-a", "2-b", "3-c"])
+def test_the_folder_of_the_living_run_is_spared_however_old_it_is(living: str, keep: int, tmp_path: Path) -> None:
+    """Its beat, its acknowledgement and its exit record are there."""
+    names = ["1-a", "2-b", "3-c", "30-d"]
+    make_runs(tmp_path, *names)
+    for _ in range(3):
+        drop_old_runs(tmp_path, keep, living)
+    assert sorted(os.listdir(tmp_path)) == sorted({living, *names[-keep:]})
+    assert (tmp_path / living / "output.log").read_text() == living
+
+
+def test_what_is_no_run_is_not_dropped_with_them(tmp_path: Path) -> None:
+    """A person may keep something there; nobody but a run is ours to delete."""
+    make_runs(tmp_path, "notes", "x-1", "1-a", "2-b", "3-c")
+    drop_old_runs(tmp_path, 2, "3-c")
+    assert sorted(os.listdir(tmp_path)) == ["2-b", "3-c", "notes", "x-1"]
 
 
 def test_a_host_without_a_driver_is_told_once() -> None:

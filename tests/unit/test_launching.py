@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, SLEEPER, folders_in, holding
 from watchdog.collectors.processes import this_host
@@ -20,7 +22,7 @@ from watchdog.core.phase import Phase
 from watchdog.core.seen import Shim, Trouble
 from watchdog.core.state import Record, State
 from watchdog.errors import RecordingError
-from watchdog.launching import command_of, launch_run, shown_command
+from watchdog.launching import command_digest, command_of, launch_run, shown_command
 from watchdog.opening import OpenJob, open_ledger, take
 from watchdog.settings import Settings, load
 
@@ -130,6 +132,35 @@ def test_a_launch_that_comes_to_nothing_is_recorded_as_over(tmp_path: Path) -> N
         assert kinds == ["run_launching", "run_ended", "run_weighed"] * 2
         assert {data["cause"] for data in world.data if "cause" in data} == {"not_started"}
         assert [data["failures"] for data in world.data if "failures" in data] == [1, 1], "no failure of the trainer"
+
+
+@pytest.mark.parametrize("lock", ["run_lock", "supervisor_lock"])
+def test_a_lock_file_that_was_removed_under_its_holder_closes_the_launch(lock: str, tmp_path: Path) -> None:
+    """Whoever makes a new file of that name would not meet the one that holds the old one."""
+    with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+        path = getattr(world.job.folders, lock)
+        holder = holding(path) if lock == "run_lock" else contextlib.nullcontext(None)
+        with holder as process:
+            os.unlink(path)
+            trouble = world.launch()
+            assert isinstance(trouble, Trouble)
+            assert f"{path} was removed" in trouble.words
+            assert f"pid {os.getpid() if process is None else process.pid}" in trouble.words
+            assert world.done == [], "nothing was recorded, and nothing was started"
+
+
+def test_a_launch_says_where_and_what_it_is(tmp_path: Path) -> None:
+    with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+        found = world.launch()
+        assert not isinstance(found, Trouble)
+        assert world.data[0]["directory"] == str(tmp_path)
+        assert world.data[0]["command_sha256"] == command_digest(SLEEPER)
+        end(found[0])
+
+
+def test_the_digest_of_a_command_tells_its_parts_apart() -> None:
+    commands = (["a", "b"], ["a b"], ["a", "b", ""], ["a", "c"], ["a"], ["\udce9"], ["\udcea"])
+    assert len({command_digest(command) for command in commands}) == len(commands)
 
 
 def test_the_command_that_is_shown_is_short_and_holds_no_secret(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def seeing(tmp_path: Path) -> Iterator[Eyes]:
 
 def test_a_living_run(seeing: Eyes) -> None:
     seen = seeing.look()
-    assert (seen.shim, seen.leader_alive, seen.end, seen.acknowledgement) == (Shim.ALIVE, True, None, None)
+    assert (seen.shim, seen.leader_alive, seen.end) == (Shim.ALIVE, True, None)
+    assert isinstance(seen.acknowledgement, Absent)
     assert [process.id for process in seen.members] == [seeing.run.leader]
     assert (seen.unclear, seen.traced, seen.run_lock_free) == ((), (), None)
     assert isinstance(seen.beat, Absent)
@@ -63,7 +64,7 @@ def test_a_beat_and_an_acknowledgement(seeing: Eyes) -> None:
     folder.acknowledgement.write_bytes(b"torn")
     seen = seeing.look()
     assert isinstance(seen.beat, Unknown)
-    assert seen.acknowledgement is None
+    assert isinstance(seen.acknowledgement, Unknown)
     assert len(seeing.doubts) == 2
     good = contract.Beat(
         seq=1,
@@ -79,8 +80,21 @@ def test_a_beat_and_an_acknowledgement(seeing: Eyes) -> None:
     seen = seeing.look()
     assert isinstance(seen.beat, Known)
     assert seen.beat.value.alive
-    assert seen.acknowledgement == said
+    assert isinstance(seen.acknowledgement, Known)
+    assert seen.acknowledgement.value == said
     assert len(seeing.doubts) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[" * 100_000, b"\xff", None], ids=repr)
+def test_an_acknowledgement_that_is_damaged_is_unknown_and_not_absent(content: bytes | None, seeing: Eyes) -> None:
+    """Absent means that it never said anything; what was said and cannot be read is something else."""
+    path = seeing.run.folder.acknowledgement
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert isinstance(seeing.look().acknowledgement, Unknown)
+    assert len(seeing.doubts) == 1
 
 
 def test_the_end_of_a_leader_and_of_the_run(seeing: Eyes) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from watchdog import places
-from watchdog.places import folders_of, the_only_job
+from watchdog.errors import SettingsError
+from watchdog.places import folders_of, job_options, which_job
 from watchdog.settings import Settings, load
 
 
@@ -46,22 +47,43 @@ def test_without_true_flock_the_locks_lie_in_the_state_folder(
     assert found[0].control.is_relative_to(tmp_path / ".local/state/gpuhost-watchdog")
 
 
-def test_the_only_job(tmp_path: Path) -> None:
-    """Meant by a plain `status` as long as it is the only one and the default one never was."""
+def known(base: Path, *names: str) -> None:
+    for name in names:
+        (base / name).mkdir(parents=True)
+        (base / name / "ledger.jsonl").touch()
+
+
+def test_the_only_job_is_meant_by_a_command_without_a_name(tmp_path: Path) -> None:
     plain = settings(tmp_path)
-    base = plain.state.folder
-    assert the_only_job(plain) is None
-    (base / "train").mkdir(parents=True)
-    assert the_only_job(plain) is None, "a folder without a ledger is no job"
-    (base / "train" / "ledger.jsonl").touch()
-    assert the_only_job(plain) == "train"
-    assert the_only_job(settings(tmp_path, job="other")) is None
+    assert which_job(plain, acts=True) is None, "nothing ever ran: the default job"
+    (plain.state.folder / "folder").mkdir(parents=True)
+    assert which_job(plain, acts=True) is None, "a folder without a ledger is no job"
+    known(plain.state.folder, "train")
+    assert which_job(plain, acts=True) == "train"
+    assert which_job(settings(tmp_path, job="other"), acts=True) is None, "one was named"
     config = tmp_path / "w.toml"
     config.write_text("")
-    assert the_only_job(settings(tmp_path, config=config)) is None
-    (base / "second").mkdir()
-    (base / "second" / "ledger.jsonl").touch()
-    assert the_only_job(plain) is None
-    (base / "second" / "ledger.jsonl").unlink()
-    (base / "default").mkdir()
-    assert the_only_job(plain) is None
+    assert which_job(settings(tmp_path, config=config), acts=True) is None, "a configuration says which"
+
+
+def test_among_several_jobs_nothing_is_guessed(tmp_path: Path) -> None:
+    plain = settings(tmp_path)
+    known(plain.state.folder, "train", "second")
+    for acts in (True, False):
+        with pytest.raises(SettingsError, match="second, train"):
+            which_job(plain, acts=acts)
+    known(plain.state.folder, "default")
+    assert which_job(plain, acts=False) is None, "a look at the default job harms nobody"
+    with pytest.raises(SettingsError, match="default, second, train"):
+        which_job(plain, acts=True)
+
+
+def test_what_a_command_needs_to_mean_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert job_options(settings(tmp_path)) == ""
+    assert job_options(settings(tmp_path, command=["python3", "fail.py"])) == " --job fail"
+    config = tmp_path / "my w.toml"
+    config.write_text('[job]\nname = "n"\n')
+    assert job_options(settings(tmp_path, config=config)) == f" --config '{config}' --job n"
+    (tmp_path / "watchdog.toml").write_text("")
+    assert job_options(settings(tmp_path)) == ""

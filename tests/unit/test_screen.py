@@ -7,7 +7,9 @@ import errno
 import io
 import os
 import pty
-from collections.abc import Iterator
+import termios
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,7 @@ def test_a_really_closed_terminal_costs_nothing(log: Path, terminal: tuple[int, 
     for number in range(5):
         screen.line("x", str(number))
     assert len(log.read_text().splitlines()) == 5
+    screen.close()
     out.close()
 
 
@@ -133,8 +136,7 @@ def utf8_file(path: Path) -> io.TextIOWrapper:
 
 def test_words_that_no_encoding_knows_neither_end_the_loop_nor_silence_the_screen(tmp_path: Path, log: Path) -> None:
     """A trainer's error, or the name of a file, can hold a lone surrogate."""
-    with utf8_file(tmp_path / "out") as out:
-        screen = Screen(out)
+    with utf8_file(tmp_path / "out") as out, contextlib.closing(Screen(out)) as screen:
         screen.log_to(log)
         screen.line("error", "ValueError: \ud800 is no letter")
         screen.line("next", "watchdog relaunch")
@@ -145,8 +147,7 @@ def test_words_that_no_encoding_knows_neither_end_the_loop_nor_silence_the_scree
 
 def test_a_terminal_of_few_letters_still_gets_its_words(tmp_path: Path, log: Path) -> None:
     """LANG=C over ssh: an arrow or a bar is no reason to fall silent for good."""
-    with open(tmp_path / "out", "w", encoding="ascii") as out:
-        screen = Screen(out)
+    with open(tmp_path / "out", "w", encoding="ascii") as out, contextlib.closing(Screen(out)) as screen:
         screen.log_to(log)
         screen.line("gate", "disk 9 ≥ 1 GiB ✓")
         screen.line("run 1", "starts")
@@ -169,3 +170,114 @@ def test_a_live_line_stays_one_line() -> None:
     Screen(out).live("load: one\ntwo\rthree", 0.0)
     assert "\n" not in out.getvalue()
     assert "\r" not in out.getvalue()
+
+
+# --- a reader that pauses ---------------------------------------------------------------------------------------------
+WORDS = "x" * 200  # a pipe holds 64 KiB, a terminal less; a few thousand of these fill either
+
+
+def finishes(work: Callable[[], None]) -> bool:
+    """The work is done within a generous time, in a thread that may hang."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    return not thread.is_alive()
+
+
+def read_all(fd: int, into: list[bytes]) -> threading.Thread:
+    def work() -> None:
+        with contextlib.suppress(OSError):  # a terminal whose other side is closed
+            while content := os.read(fd, 65536):
+                into.append(content)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, io.TextIOWrapper]]:
+    reading, writing = os.pipe()
+    out = os.fdopen(writing, "w", encoding="utf-8")
+    yield reading, out
+    with contextlib.suppress(OSError):
+        os.close(reading)  # whoever still writes is told so, and ends
+    out.close()
+
+
+def test_a_pipe_that_nobody_reads_never_makes_the_loop_wait(pipe: tuple[int, io.TextIOWrapper], log: Path) -> None:
+    """`watchdog run | less`: what does not fit is dropped there, the log has all of it, and leaving takes a moment."""
+    reading, out = pipe
+    screen = Screen(out)
+    screen.log_to(log)
+
+    def talk() -> None:
+        for number in range(3000):
+            screen.line("x", f"{number} {WORDS}")
+            screen.live(f"step {number}", float(number))
+
+    assert finishes(talk), "a full pipe made the loop wait"
+    assert finishes(screen.close), "a full pipe kept the process from leaving"
+    assert len(log.read_text().splitlines()) == 3000
+    os.set_blocking(reading, False)
+    assert os.read(reading, 65536).startswith(b"x         0 x"), "what came first was said first"
+
+
+def test_a_reader_that_goes_on_gets_whole_lines_in_order(pipe: tuple[int, io.TextIOWrapper]) -> None:
+    reading, out = pipe
+    screen = Screen(out)
+    for number in range(900):  # more than a pipe holds, fewer than are kept for it
+        screen.line("x", f"{number} {WORDS}")
+    got: list[bytes] = []
+    reader = read_all(reading, got)
+    screen.close()
+    out.close()
+    reader.join(30)
+    assert b"".join(got).decode().splitlines() == [f"x         {number} {WORDS}" for number in range(900)]
+
+
+def test_a_stopped_terminal_never_makes_the_loop_wait(terminal: tuple[int, int], log: Path) -> None:
+    """Ctrl-S; and after Ctrl-Q it goes on where it was."""
+    ours, theirs = terminal
+    out = open(theirs, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  closed below
+    screen = Screen(out)
+    screen.log_to(log)
+    termios.tcflow(theirs, termios.TCOOFF)
+
+    def talk() -> None:
+        for number in range(500):
+            screen.line("x", f"{number} {WORDS}")
+            screen.live(f"step {number}", float(number))
+
+    assert finishes(talk), "a stopped terminal made the loop wait"
+    assert len(log.read_text().splitlines()) == 500
+    got: list[bytes] = []
+    termios.tcflow(theirs, termios.TCOON)
+    reader = read_all(ours, got)
+    screen.close()
+    out.close()
+    os.close(theirs)
+    reader.join(30)
+    assert b"x         0 x" in b"".join(got)
+
+
+def test_a_reader_that_went_away_ends_the_writing_and_nothing_else(
+    pipe: tuple[int, io.TextIOWrapper], log: Path
+) -> None:
+    reading, out = pipe
+    os.close(reading)
+    screen = Screen(out)
+    screen.log_to(log)
+    for number in range(50):
+        screen.line("x", str(number))
+    assert finishes(screen.close)
+    screen.line("x", "after the end")
+    assert len(log.read_text().splitlines()) == 51
+
+
+def test_what_was_said_last_is_there_when_the_screen_is_closed(pipe: tuple[int, io.TextIOWrapper]) -> None:
+    reading, out = pipe
+    screen = Screen(out)
+    screen.line("next", "watchdog relaunch")
+    screen.close()
+    assert os.read(reading, 100) == b"next      watchdog relaunch\n"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,8 +19,9 @@ from watchdog.collectors.processes import is_alive, read_process
 from watchdog.collectors.run import RunWatch
 from watchdog.contract import Beat
 from watchdog.core.facts import Absent, Fact, Known, Unknown
-from watchdog.core.identity import ProcessId
-from watchdog.core.seen import BeatSeen
+from watchdog.core.identity import Process, ProcessId
+from watchdog.core.seen import BeatSeen, Shim
+from watchdog.core.state import Terminate
 from watchdog.errors import RecordingError
 from watchdog.signalling import Signaller
 
@@ -72,7 +75,7 @@ def test_term_reaches_the_leader_or_who_is_named(run: Launched, watch: RunWatch)
     book = Book()
     os.kill(run.leader.pid, signal.SIGSTOP)
     wait_for(lambda: (read_process(run.leader.pid) or run).state == "T", "the stop")  # type: ignore[union-attr]
-    assert signaller(run, book).terminate(watch, None, None, 1.0)
+    assert signaller(run, book).terminate(watch, Terminate(None), 1.0)
     run.wait_over()
     assert book.kinds == ["signal_sent"]
     assert book.data[0] == {"pid": run.leader.pid, "outcome": "delivered"}
@@ -88,19 +91,42 @@ def test_term_never_reaches_who_is_not_proven_a_member(who: str, run: Launched, 
         "the shim": run.start.shim,
     }[who]
     book = Book()
-    assert signaller(run, book).terminate(watch, target, None, 1.0)
+    assert signaller(run, book).terminate(watch, Terminate(target), 1.0)
     assert is_alive(run.leader)
     assert is_alive(run.start.shim)
     assert book.data == [{}]
 
 
-@pytest.mark.parametrize("last", ["new beat", "unknown", "absent"])
-def test_a_last_look_that_does_not_confirm_the_silence(last: str, run: Launched, watch: RunWatch) -> None:
+@pytest.mark.parametrize(
+    ("judged", "last"), [(7, "new beat"), (7, "unknown"), (7, "absent"), (None, "new beat"), (None, "unknown")]
+)
+def test_a_last_look_that_does_not_confirm_the_silence(
+    judged: int | None, last: str, run: Launched, watch: RunWatch
+) -> None:
+    """Where no beat was ever seen, only that there still is none confirms it: not one, and not one that is torn."""
     seen = {"new beat": beat(run, 8), "unknown": Unknown("torn"), "absent": Absent()}[last]
     book = Book()
-    assert not signaller(run, book, seen).terminate(watch, run.leader, 7, 1.0)
+    order = Terminate(run.leader, only_if_seq=judged, look_again=True)
+    assert not signaller(run, book, seen).terminate(watch, order, 1.0)
     assert book.kinds == ["run_goes_on"]
     assert is_alive(run.leader)
+
+
+@pytest.mark.parametrize("judged", [7, None], ids=["the same beat", "still none"])
+def test_a_last_look_that_confirms_the_silence(judged: int | None, run: Launched, watch: RunWatch) -> None:
+    book = Book()
+    seen = None if judged is None else beat(run, judged)
+    order = Terminate(None, only_if_seq=judged, look_again=True)
+    assert signaller(run, book, seen).terminate(watch, order, 1.0)
+    run.wait_over()
+    assert book.data == [{"pid": run.leader.pid, "outcome": "delivered"}]
+
+
+def test_a_stop_that_was_asked_for_needs_no_last_look(run: Launched, watch: RunWatch) -> None:
+    book = Book()
+    assert signaller(run, book, beat(run, 9)).terminate(watch, Terminate(run.leader), 1.0)
+    run.wait_over()
+    assert book.kinds == ["signal_sent"]
 
 
 def test_kill_is_recorded_before_and_after_and_once(run: Launched, watch: RunWatch) -> None:
@@ -125,3 +151,89 @@ def test_nobody_is_killed_unrecorded(run: Launched, watch: RunWatch) -> None:
     stopper.kill(watch)
     run.wait_over()
     assert book.kinds == ["run_killing", "run_killed"]
+
+
+# --- processes that appear while a round looks ---------------------------------------------------------------------
+@pytest.fixture
+def sleepers() -> Iterator[Callable[[], Process]]:
+    """Makes sleeping processes; none is left afterwards."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def make() -> Process:
+        child = subprocess.Popen(SLEEPER, start_new_session=True)
+        children.append(child)
+        process = read_process(child.pid)
+        assert process is not None
+        return process
+
+    yield make
+    for child in children:
+        child.kill()
+        child.wait(20)
+
+
+class Appearing:
+    """A run of which each look shows one member more."""
+
+    def __init__(self, *members: Process) -> None:
+        self.all = members
+        self.shown = 0
+
+    def shim(self) -> Shim:
+        return Shim.ALIVE
+
+    def members(self) -> tuple[Process, ...]:
+        self.shown = min(self.shown + 1, len(self.all))
+        return tuple(now for each in self.all[: self.shown] if (now := read_process(each.id.pid)) is not None)
+
+
+def stopper_of(book: Book) -> Signaller:
+    return Signaller(Path("/nowhere"), lambda _watch, _now: Absent(), book.write, book.write)
+
+
+def state_of(process: Process) -> str:
+    found = read_process(process.id.pid)
+    return "gone" if found is None or not found.living else found.state
+
+
+def test_who_is_found_in_a_later_look_of_a_round_is_recorded_before_anybody_is_killed(
+    sleepers: Callable[[], Process],
+) -> None:
+    members = [sleepers() for _ in range(3)]
+    book, alive_when_recorded = Book(), []
+
+    def record(kind: str, sentence: str, **data: Any) -> None:
+        alive_when_recorded.append([state_of(process) for process in members])
+        book.write(kind, sentence, **data)
+
+    stopper = Signaller(Path("/nowhere"), lambda _watch, _now: Absent(), record, book.write)
+    stopper.kill(cast(RunWatch, Appearing(*members)))
+    assert book.kinds == ["run_killing", "run_killed"]
+    assert book.data[0] == {"pids": sorted(process.id.pid for process in members)}
+    (states,) = alive_when_recorded
+    assert "gone" not in states, "killed before it was recorded"
+    wait_for(lambda: {state_of(process) for process in members} == {"gone"}, "the end of all")
+
+
+def test_a_later_round_records_whom_it_meets_for_the_first_time_and_nobody_twice(
+    sleepers: Callable[[], Process],
+) -> None:
+    first, second = sleepers(), sleepers()
+    book = Book()
+    stopper = stopper_of(book)
+    stopper.kill(cast(RunWatch, SimpleNamespace(shim=lambda: Shim.ALIVE, members=lambda: (first,))))
+    # The first is still listed, as one that waits in the kernel would be.
+    stopper.kill(cast(RunWatch, SimpleNamespace(shim=lambda: Shim.ALIVE, members=lambda: (first, second))))
+    assert book.kinds == ["run_killing", "run_killed"] * 2
+    assert [data["pids"] for data in book.data if "pids" in data] == [[first.id.pid], [second.id.pid]]
+    wait_for(lambda: state_of(second) == "gone", "the end of the second")
+
+
+def test_a_record_that_fails_thaws_everybody_that_was_frozen(sleepers: Callable[[], Process]) -> None:
+    members = [sleepers() for _ in range(3)]
+    book = Book()
+    book.full = True
+    with pytest.raises(RecordingError):
+        stopper_of(book).kill(cast(RunWatch, Appearing(*members)))
+    wait_for(lambda: all(state_of(process) in "RS" for process in members), "that all of them run on")
+    assert book.kinds == []

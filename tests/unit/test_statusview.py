@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,13 +50,18 @@ def test_a_view_without_a_run() -> None:
     settings = load(environ={}, home=Path("/home/none"), cwd=Path("/home/none"), command=["true"], job="x")
     job = cast(OpenJob, SimpleNamespace(folders=folders_of(settings)))
     entry = {"step": 5, "digest": "d", "run_id": "1-a"}
-    history = fold([Event(seq=1, wall_s=1.0, kind="checkpoint_verified", sentence="step 5", data=entry)])
+    verified = Event(seq=1, wall_s=980.0, kind="checkpoint_verified", sentence="step 5", data=entry)
+    history = fold([verified, dataclasses.replace(verified, seq=2, wall_s=995.0)])  # at a relaunch it is verified anew
     state = State(phase=Phase.BACKOFF, since_s=40.0, retry_at_s=53.0, failures=2)
-    view = make_view(settings, job, state, history, Clock(), verified_s={5: 30.0})
+    view = make_view(settings, job, state, history, Clock())
     assert (view.state, view.since_wall_s, view.next_launch_s, view.failures) == ("backoff", 990.0, 3.0, 2)
     assert (view.checkpoint_step, view.checkpoint_age_s) == (5, 20.0)
     assert view.supervisor_pid == os.getpid()
     assert view.run is None
     assert (view.memory_available_bytes, view.metrics_url, dict(view.collectors)) == (None, None, {})
     view = make_view(settings, job, State(phase=Phase.HOLD, since_s=40.0, hold="why"), history, Clock())
-    assert (view.hold_reason, view.next_launch_s, view.checkpoint_age_s) == ("why", None, None)
+    assert (view.hold_reason, view.next_launch_s, view.checkpoint_age_s) == ("why", None, 20.0)
+    early = dataclasses.replace(verified, wall_s=2000.0)  # the clock was set back since
+    assert make_view(settings, job, state, fold([early]), Clock()).checkpoint_age_s == 0.0
+    nothing = make_view(settings, job, state, fold([]), Clock())
+    assert (nothing.checkpoint_step, nothing.checkpoint_age_s) == (None, None)

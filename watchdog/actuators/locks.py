@@ -135,16 +135,19 @@ class SupervisorLock:
         os.close(self.fd)
 
 
-def take_supervisor_lock(path: Path, *, me: ProcessId, wall_s: float, command: str, when: str) -> SupervisorLock:
+def take_supervisor_lock(
+    path: Path, *, me: ProcessId, wall_s: float, command: str, when: str, options: str = ""
+) -> SupervisorLock:
     """Take the job, or raise HeldError that says who has it: pid, since when, command.
 
-    `when` is `wall_s` as a person reads it. Raises StateError for a path that cannot be used.
+    `when` is `wall_s` as a person reads it, `options` what a command needs to mean this job. Raises StateError for a
+    path that cannot be used.
     """
     for _ in range(3):
         fd = open_lock_file(path)
         if not try_lock(fd, fcntl.LOCK_EX):
             os.close(fd)
-            raise HeldError(describe_holder(path))
+            raise HeldError(describe_holder(path, options))
         if is_the_file(fd, path):
             break
         os.close(fd)  # unlinked between open and flock: take the one that is there now
@@ -169,7 +172,7 @@ def take_supervisor_lock(path: Path, *, me: ProcessId, wall_s: float, command: s
     return SupervisorLock(fd, path)
 
 
-def describe_holder(path: Path) -> str:
+def describe_holder(path: Path, options: str = "") -> str:
     """Who holds the supervisor lock, in a sentence."""
     holder = read_holder(path)
     if holder is not None:
@@ -178,11 +181,11 @@ def describe_holder(path: Path) -> str:
             since = _since(path)
             return (
                 f"this job is already supervised by pid {holder.pid} since {since}: {holder.command}\n"
-                f"see it with: watchdog status; end it with: watchdog stop"
+                f"see it with: watchdog status{options}; end it with: watchdog stop{options}"
             )
     return (
         f"this job is already supervised: {path} is locked, by a process that cannot be seen from here "
-        "(another container?)\nfind it with: watchdog diagnose"
+        f"(another container?)\nfind it with: watchdog diagnose{options}"
     )
 
 

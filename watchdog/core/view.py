@@ -78,3 +78,4 @@ class StatusView:
     checkpoints: str = ""
     ledger: str = ""
     metrics_url: str | None = None
+    options: str = ""  # what a command needs to mean this job

@@ -13,7 +13,7 @@ from watchdog.checkpoints import verifier as module
 from watchdog.checkpoints.verifier import Found, Knowledge, Verifier
 from watchdog.core.choice import Known
 
-KNOWLEDGE = Knowledge(known=(), refused_runs=frozenset(), ledger_knew=False)
+KNOWLEDGE = Knowledge(known=(), run_ids=(), refused_runs=frozenset(), ledger_knew=False)
 Wait = Callable[..., object]
 
 
@@ -97,7 +97,10 @@ def test_a_watch_does_not_verify_a_changed_version_of_what_was_verified(
 ) -> None:
     write(tmp_path / "c", 10)
     known = Knowledge(
-        known=(Known(step=10, digest="0" * 64, run_id="1-a"),), refused_runs=frozenset(), ledger_knew=True
+        known=(Known(step=10, digest="0" * 64, run_id="1-a"),),
+        run_ids=("1-a",),
+        refused_runs=frozenset(),
+        ledger_knew=True,
     )
     found = watched(verifier, wait_until, known)
     assert found.verified == ()
@@ -112,3 +115,25 @@ def test_a_second_watch_is_not_queued_behind_the_first(tmp_path: Path, verifier:
     assert verifier.results() == []
     number = verifier.choose(KNOWLEDGE)
     assert number == 2
+
+
+@pytest.mark.parametrize("lost", ["removed", "emptied"])
+def test_without_its_lineage_the_runs_of_the_ledger_are_the_lineage(
+    lost: str, tmp_path: Path, verifier: Verifier, wait_until: Wait
+) -> None:
+    """Else a stranger's checkpoint would be resumed from as soon as the file is gone."""
+    write(tmp_path / "c", 10, run_id="1-a")
+    write(tmp_path / "c", 20, run_id="7-stranger")
+    if lost == "removed":
+        (tmp_path / "lineage").unlink()
+    else:
+        (tmp_path / "lineage").write_bytes(b"")
+    knows = Knowledge(known=(), run_ids=("1-a",), refused_runs=frozenset(), ledger_knew=True)
+    verifier.choose(knows)
+    found = next_found(verifier, wait_until)
+    assert found.choice is not None
+    assert found.choice.chosen is not None
+    assert found.choice.chosen.step == 10
+    assert [refusal.step for refusal in found.choice.refused] == [20]
+    watched_now = watched(verifier, wait_until, knows)
+    assert 20 not in [checkpoint.step for checkpoint in watched_now.verified]

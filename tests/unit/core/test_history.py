@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.core.world import events_of, launching
+from tests.unit.core.world import acknowledged, events_of, launching, make_policy, run_record
 from watchdog.core.choice import Known
-from watchdog.core.history import Event, History, fold
+from watchdog.core.history import Event, History, can_fold, fold
+from watchdog.core.restore import restore
+from watchdog.core.runrecord import Expectation
 from watchdog.core.state import Record
 
 
@@ -90,6 +97,8 @@ RECORDS = st.sampled_from(
         Record("run_ended", "", {"run_id": "1-a", "error": None}),
         Record("run_stopping", "", {"run_id": "1-a"}),
         Record("run_goes_on", ""),
+        acknowledged("1-a"),
+        acknowledged("2-a"),
         Record("run_refused", "", {"run_id": "1-a"}),
         Record("hold", "", {"reason": "r"}),
         Record("lifted", ""),
@@ -121,3 +130,173 @@ def test_a_record_that_arrived_twice_counts_once_where_it_must(again: int) -> No
     history = folded(*[verified(10)] * (again + 1), *[weighed("exited", 2)] * (again + 1))
     assert len(history.known) == 1
     assert history.failures == 2
+
+
+# --- what is remembered of checkpoints and runs ------------------------------------------------------------------
+def at(wall_s: float, record: Record) -> Event:
+    return Event(seq=1, wall_s=wall_s, kind=record.kind, sentence="", data=record.data)
+
+
+def test_the_age_of_the_newest_checkpoint_counts_from_its_first_verification() -> None:
+    """Each relaunch verifies it again: that makes it no younger."""
+    history = fold([at(1.0, verified(10)), at(2.0, verified(20)), at(9.0, verified(20)), at(10.0, verified(10))])
+    assert history.newest_wall_s == 2.0
+    assert fold([at(11.0, verified(20)), at(12.0, verified(15))], history).newest_wall_s == 2.0
+    assert fold([at(13.0, verified(21))], history).newest_wall_s == 13.0
+    assert fold([at(14.0, Record("archived", ""))], history).newest_wall_s is None
+
+
+def test_a_step_that_a_later_run_saved_anew_is_known_by_its_last_version() -> None:
+    """Its age and its digest belong together."""
+    history = fold([at(1.0, verified(20, "old", "1-a")), at(7.0, verified(20, "new", "2-a"))])
+    assert history.newest_wall_s == 7.0
+    assert history.newest == Known(step=20, digest="new", run_id="2-a")
+
+
+def test_every_run_that_was_launched_is_remembered_in_order_and_once() -> None:
+    history = folded(launching(1, "1-a", -1), launching(2, "2-a", -1), Record("archived", ""), launching(1, "1-a", -1))
+    assert history.run_ids == ("1-a", "2-a")
+
+
+def many_checkpoints(count: int) -> list[Event]:
+    return [at(float(step), verified(step, f"{step:064x}")) for step in range(count)]
+
+
+def test_folding_compares_no_checkpoint_with_all_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    equal = Known.__eq__
+
+    def counting(self: Known, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(self, other)
+
+    monkeypatch.setattr(Known, "__eq__", counting)
+    events = many_checkpoints(20_000)
+    history = fold(events)
+    assert len(history.known) == 20_000
+    assert compared < 20_000, "each was compared with others"
+    fold(events, history)  # all of them verified once more
+    assert compared < 100_000
+
+
+def test_four_times_the_checkpoints_take_about_four_times_the_work() -> None:
+    """Quadratic folding takes sixteen times; a shared machine may well take six."""
+
+    def cpu_s(events: list[Event]) -> float:
+        began_s = time.process_time()
+        fold(events)
+        return time.process_time() - began_s
+
+    few, many = many_checkpoints(5_000), many_checkpoints(20_000)
+    gc.collect()
+    gc.disable()
+    try:
+        least_few, least_many = min(cpu_s(few) for _ in range(5)), min(cpu_s(many) for _ in range(5))
+    finally:
+        gc.enable()
+    assert least_many < 10 * least_few
+
+
+# --- lines that are no records ------------------------------------------------------------------------------------
+# Of each kind one good line, and the names without which nobody could say what happened.
+GOOD: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "run_launching": (
+        {"number": 3, "run_id": "3-a", "baseline_step": 10, "resume_step": 10, "digest": "d", "command": ["x"]},
+        ("number", "run_id", "baseline_step"),
+    ),
+    "run_acknowledged": ({"run_id": "3-a", "step": 10, "digest": "d", "fresh": False}, ("run_id",)),
+    "run_stopping": (
+        {"run_id": "3-a", "cause": "drained", "reason": "asked", "hold_after": False, "kill_now": False},
+        ("run_id", "cause", "reason", "hold_after"),
+    ),
+    "run_ended": (
+        {
+            "number": 3,
+            "run_id": "3-a",
+            "cause": "exited",
+            "words": "exit 1",
+            "baseline_step": 10,
+            "last_step": 12,
+            "target_step": None,
+            "permanent": False,
+            "hold_after": False,
+            "error": None,
+        },
+        ("number", "run_id", "cause", "words", "baseline_step"),
+    ),
+    "run_weighed": ({"run_id": "3-a", "cause": "exited", "failures": 1, "repeated": 2}, ("cause", "failures")),
+    "run_refused": ({"run_id": "3-a"}, ("run_id",)),
+    "checkpoint_verified": ({"step": 10, "digest": "d", "run_id": "3-a"}, ("step", "digest")),
+    "hold": ({"reason": "three failures"}, ("reason",)),
+}
+NEEDED = [(kind, name) for kind, (_, names) in GOOD.items() for name in names]
+NONE_OF_A_KIND = ([], {}, ["x"], {"x": 1}, 1.5, float("nan"), float("inf"))  # neither number, nor word, nor yes or no
+
+
+def event_of(kind: str, data: Mapping[str, Any]) -> Event:
+    return Event(seq=1, wall_s=1.0, kind=kind, sentence="", data=data)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_good_line_can_be_folded_and_so_can_one_with_only_what_is_needed(kind: str) -> None:
+    data, needed = GOOD[kind]
+    assert can_fold(event_of(kind, data))
+    assert can_fold(event_of(kind, {name: data[name] for name in needed}))
+    assert can_fold(event_of(kind, data | {"of another version": [1, 2]}))
+
+
+@pytest.mark.parametrize(("kind", "name"), NEEDED)
+def test_a_line_that_lacks_what_its_kind_needs_cannot_be_folded(kind: str, name: str) -> None:
+    data = {key: value for key, value in GOOD[kind][0].items() if key != name}
+    assert not can_fold(event_of(kind, data))
+    assert not can_fold(event_of(kind, data | {name: None}))
+
+
+@pytest.mark.parametrize(("kind", "name"), NEEDED)
+def test_a_line_that_misstates_what_its_kind_needs_cannot_be_folded(kind: str, name: str) -> None:
+    data, _ = GOOD[kind]
+    right = type(data[name])
+    others = [value for value in (12, "12", True, *NONE_OF_A_KIND) if type(value) is not right]
+    for value in [*others, *([10**400, -(10**400)] if right is int else [])]:
+        assert not can_fold(event_of(kind, data | {name: value})), value
+
+
+@pytest.mark.parametrize("name", ["last_step", "target_step", "permanent", "hold_after", "error"])
+@pytest.mark.parametrize("value", NONE_OF_A_KIND, ids=repr)
+def test_what_an_end_need_not_say_it_must_not_misstate(name: str, value: object) -> None:
+    assert not can_fold(event_of("run_ended", GOOD["run_ended"][0] | {name: value}))
+
+
+def test_a_kind_that_needs_nothing_can_always_be_folded() -> None:
+    for kind in ("lifted", "archived", "run_goes_on", "gap", "something new"):
+        assert can_fold(event_of(kind, {}))
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(max_size=3), st.lists(st.none())
+)
+
+
+@st.composite
+def spoiled_lines(draw: st.DrawFn) -> Event:
+    """A good line in which some values were exchanged and some are missing."""
+    kind = draw(st.sampled_from(sorted(GOOD)))
+    data = dict(GOOD[kind][0])
+    for name in draw(st.lists(st.sampled_from(sorted(data)), max_size=2)):
+        if draw(st.booleans()):
+            data[name] = draw(VALUES)
+        else:
+            data.pop(name, None)
+    return event_of(kind, data)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(lines=st.lists(spoiled_lines(), max_size=6))
+def test_whatever_can_be_folded_is_a_history_that_a_supervisor_can_begin_with(lines: list[Event]) -> None:
+    history = fold([line for line in lines if can_fold(line)])
+    living = None
+    if history.open_run is not None:
+        living = run_record(3, str(history.open_run["run_id"]), 10, Expectation(fresh=True))
+    state = restore(history, living, 100.0, make_policy())
+    assert state.ended is None or isinstance(state.ended.number, int)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.core.world import (
     OPEN,
     TARGET,
+    acknowledged,
     acknowledgement,
     chosen,
     digest_of,
@@ -19,15 +20,17 @@ from tests.unit.core.world import (
     make_policy,
     member,
     run_record,
+    said,
 )
+from watchdog.contract import Acknowledgement
 from watchdog.core.causes import Cause
 from watchdog.core.decide import decide
-from watchdog.core.facts import Absent
+from watchdog.core.facts import Absent, Fact, Unknown
 from watchdog.core.history import Event, History, can_fold, fold
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
 from watchdog.core.runrecord import Expectation, RunRecord
-from watchdog.core.seen import EndSeen, Request, Seen, Shim
+from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
 from watchdog.core.state import Kill, Launch, Plan, Policy, Record, State, Terminate
 
 POLICY = make_policy(leave_on_hold=False)
@@ -40,7 +43,7 @@ def alive(now_s: float, **changes: object) -> Seen:
     """A run that lives, beats and has acknowledged what it was told to restore."""
     values: dict[str, object] = {
         "beat": make_beat(now_s),
-        "acknowledgement": acknowledgement(10),
+        "acknowledgement": said(acknowledgement(10)),
         "members": (member(),),
     }
     return Seen(now_s=now_s, shim=Shim.ALIVE, leader_alive=True, **(values | changes))  # type: ignore[arg-type]
@@ -79,14 +82,16 @@ class Past:
         return state, plan
 
 
-def after_runs(failures: int, policy: Policy = POLICY) -> Past:
-    """So many runs have failed and been weighed; the last one is launched and alive."""
+def after_runs(failures: int, policy: Policy = POLICY, *, proven: bool = True) -> Past:
+    """So many runs have failed and been weighed; the last one is launched, alive and, if `proven`, acknowledged."""
     past = Past(policy)
     for number in range(1, failures + 1):
-        past.add(launching(number, f"{number}-a", 10))
+        past.add(launching(number, f"{number}-a", 10), acknowledged(f"{number}-a"))
         past.turn(Seen(now_s=10.0, shim=Shim.ENDED, end=EXIT_1))
         past.turn(Seen(now_s=11.0, choice=chosen(10)))
     past.add(launching(failures + 1, f"{failures + 1}-a", 10))
+    if proven:
+        past.add(acknowledged(f"{failures + 1}-a"))
     assert past.history.failures == failures
     return past
 
@@ -164,16 +169,17 @@ def test_a_consequence_cut_off_from_its_weighing_is_drawn_all_the_same(case: int
 
 @pytest.mark.parametrize("cut", [0, 1, 2])
 def test_what_a_run_saved_that_restored_the_wrong_thing_stays_refused(cut: int) -> None:
-    past = after_runs(0)
+    past = after_runs(0, proven=False)
     seen = Seen(
-        now_s=20.0, shim=Shim.ALIVE, leader_alive=True, acknowledgement=acknowledgement(0, fresh=True),
+        now_s=20.0, shim=Shim.ALIVE, leader_alive=True, acknowledgement=said(acknowledgement(0, fresh=True)),
         beat=make_beat(20.0),
     )  # fmt: skip
     state, plan = past.turn(seen, cut)
     assert {record.kind for record in plan.records} == {"run_stopping", "run_refused"}
     # The next supervisor ends it, whatever was kept of the plan.
     past.turn(seen)
-    past.turn(Seen(now_s=22.0, shim=Shim.ENDED, end=EndSeen(cause=Cause.SIGNALLED, words="died of SIGKILL")))
+    killed = EndSeen(cause=Cause.SIGNALLED, words="died of SIGKILL")
+    past.turn(Seen(now_s=22.0, shim=Shim.ENDED, end=killed, acknowledgement=seen.acknowledgement))
     state, _ = past.turn(Seen(now_s=23.0, choice=chosen(10)))
     assert state.phase is Phase.HOLD
     assert past.history.refused_runs == {"1-a"}
@@ -223,10 +229,10 @@ def test_a_living_run_is_never_launched_beside() -> None:
 
 
 def test_an_adopted_run_is_judged_by_what_it_restored_all_the_same() -> None:
-    past = after_runs(0)
+    past = after_runs(0, proven=False)
     seen = Seen(
         now_s=50.0, shim=Shim.ALIVE, leader_alive=True, beat=make_beat(50.0),
-        acknowledgement=acknowledgement(10, digest="f" * 64),
+        acknowledgement=said(acknowledgement(10, digest="f" * 64)),
     )  # fmt: skip
     state, plan = past.turn(seen)
     assert state.phase is Phase.STOPPING
@@ -304,13 +310,119 @@ def test_a_finished_job_stays_finished() -> None:
 
 
 def test_a_stalled_run_without_any_beat_is_stopped_after_a_restart_too() -> None:
-    past = after_runs(0)
+    past = after_runs(0, proven=False)
     state = past.restored(100.0)
     for now_s in (161.0, 164.0):
         seen = Seen(now_s=now_s, shim=Shim.ALIVE, leader_alive=True, beat=Absent("no beat yet"))
         state, plan = decide(state, seen, POLICY)
     assert state.phase is Phase.STOPPING
     assert isinstance(plan.actions[0], Terminate)
+
+
+# --- what a run has proven is remembered ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "ack",
+    [Unknown("torn"), Absent("gone"), said(acknowledgement(0, fresh=True)), said(acknowledgement(10, run_id="9-z"))],
+    ids=["torn", "gone", "overwritten", "another's"],
+)
+def test_a_restored_acknowledgement_is_not_asked_for_again(ack: Fact[Acknowledgement]) -> None:
+    """The file may be lost or spoiled after it was judged: the ledger knows what the run restored."""
+    past = after_runs(0)
+    state = past.restored(100.0)
+    assert state.run is not None
+    assert state.run.acknowledged
+    for now_s in (100.0, 130.0, 160.0):
+        state, plan = decide(state, alive(now_s, acknowledgement=ack), POLICY)
+        assert (state.phase, plan.actions, plan.records) == (Phase.RUNNING, (), ())
+    end = Seen(now_s=161.0, shim=Shim.ENDED, end=EXIT_0, acknowledgement=ack)
+    _, plan = decide(state, end, POLICY)
+    assert [record.kind for record in plan.records] == ["run_ended"]
+
+
+def test_an_acknowledgement_is_restored_for_its_own_run_alone() -> None:
+    past = after_runs(1, proven=False)  # run 1 acknowledged, run 2 has not
+    state = past.restored()
+    assert state.run is not None
+    assert (state.run.run_id, state.run.acknowledged, state.run.beat_seen) == ("2-a", False, False)
+
+
+@pytest.mark.parametrize("beat", [Unknown("torn"), Absent("gone")], ids=["torn", "gone"])
+def test_an_adopted_run_that_has_acknowledged_may_lose_its_beat_file(beat: Fact[BeatSeen]) -> None:
+    """Who acknowledged was alive and at work: a file that is not there now was removed."""
+    state = after_runs(0).restored(1000.0)
+    for now_s in range(1000, 5000, 50):
+        state, plan = decide(state, alive(float(now_s), beat=beat), POLICY)
+        assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2])
+@pytest.mark.parametrize("ack", [Absent("none"), said(acknowledgement(0, fresh=True))], ids=["none", "fresh"])
+def test_a_run_that_ended_unproven_while_nobody_watched_is_refused_whatever_is_cut(
+    cut: int, ack: Fact[Acknowledgement]
+) -> None:
+    past = after_runs(0, proven=False)
+    seen = Seen(now_s=20.0, shim=Shim.ENDED, end=EXIT_0, acknowledgement=ack)
+    _, plan = past.turn(seen, cut)
+    assert [record.kind for record in plan.records] == ["run_refused", "run_ended"]
+    if cut < 2:
+        assert past.restored().phase is Phase.RUNNING
+        past.turn(seen)
+    assert past.history.refused_runs == {"1-a"}
+    state, plan = past.turn(Seen(now_s=21.0, choice=chosen(TARGET)))
+    assert state.phase is Phase.HOLD
+    assert past.history.finished is None
+
+
+# --- a person who clears suspects ---------------------------------------------------------------------------------
+def only_suspects(now_s: float) -> Seen:
+    return Seen(now_s=now_s, shim=Shim.LOST, unclear=(member(900),), run_lock_free=True)
+
+
+def held_for_a_suspect() -> Past:
+    past = after_runs(0)
+    state = past.restored(100.0)
+    for now_s in (100.0, 101.0, 160.0):
+        state, plan = decide(state, only_suspects(now_s), POLICY)
+        past.add(*plan.records)
+    assert state.phase is Phase.HOLD
+    return past
+
+
+def test_suspects_cleared_with_no_supervisor_running_are_cleared_for_the_next_one() -> None:
+    past = held_for_a_suspect()
+    state, plan = past.turn(only_suspects(200.0))
+    assert (state.phase, plan.actions) == (Phase.HOLD, ()), "a restart alone clears nobody"
+    past.add(Record("lifted", "a person lifted the hold, with no supervisor running"))
+    state = past.restored(300.0)
+    for now_s in (300.0, 301.0):
+        state, plan = decide(state, only_suspects(now_s), POLICY)
+        past.add(*plan.records)
+    assert (state.phase, state.run) == (Phase.WEIGHING, None)
+    assert past.history.open_run is None
+
+
+def test_suspects_cleared_for_one_run_are_suspects_of_the_next() -> None:
+    past = held_for_a_suspect()
+    past.add(Record("lifted", "a person lifted the hold, with no supervisor running"))
+    state = past.restored(300.0)
+    for now_s in (300.0, 301.0):
+        state, plan = decide(state, only_suspects(now_s), POLICY)
+        past.add(*plan.records)
+    past.add(launching(2, "2-a", 10), acknowledged("2-a"))
+    state = past.restored(400.0)
+    assert state.run is not None
+    assert not state.run.cleared
+    for now_s in (400.0, 401.0, 500.0):
+        state, plan = decide(state, only_suspects(now_s), POLICY)
+    assert state.phase is Phase.HOLD
+
+
+def test_a_hold_lifted_before_a_run_clears_nobody_of_it() -> None:
+    past = after_runs(0)
+    past.records.insert(0, Record("lifted", "an older hold was lifted"))
+    state = past.restored()
+    assert state.run is not None
+    assert not state.run.cleared
 
 
 def test_what_the_ledger_says_of_an_end_and_of_a_stop_may_be_garbage() -> None:

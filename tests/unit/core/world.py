@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from watchdog.contract import PHASES, Acknowledgement, Beat, FileDigest
+from watchdog.core.acknowledging import REFUSED
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Checkpoint, Choice, Refusal, conclude_choice
 from watchdog.core.decide import TRANSITIONS, decide, launched, resumed
@@ -37,6 +38,7 @@ from watchdog.core.state import (
 )
 
 LEADER = ProcessId(500, 7000)
+BEATER = ProcessId(501, 7001)
 OPEN = (Gate(name="memory", open=True, words="memory 4.0 ≥ 1.0 GiB"),)
 CLOSED = (Gate(name="memory", open=False, words="memory 0.50 < 1.0 GiB"),)
 TARGET = 100
@@ -114,6 +116,16 @@ def acknowledgement(
     return Acknowledgement(run_id=run_id, pid=501, fresh=fresh, step=step, files=files)
 
 
+def said(ack: Acknowledgement, now_s: float = 0.0) -> Known[Acknowledgement]:
+    """An acknowledgement that could be read."""
+    return Known(ack, now_s)
+
+
+def acknowledged(run_id: str, step: int = 10) -> Record:
+    data = {"run_id": run_id, "step": step, "digest": digest_of(step), "fresh": False}
+    return Record("run_acknowledged", "restored", data)
+
+
 def member(pid: int = 501, state: str = "S", command: str = "python") -> Process:
     return Process(id=ProcessId(pid, 7001), ppid=500, session=500, state=state, command=command)
 
@@ -162,7 +174,10 @@ class Living:
     phase: str = "import"
     beat_s: float | None = None
     unbelievable: bool = False
+    beat_gone: bool = False  # its beat file was removed after it had beaten
     acknowledgement: Acknowledgement | None = None
+    unreadable: bool = False  # its acknowledgement, for now
+    suspects: int = 0  # strangers of whom nobody can tell whether they belong to it, should the shim die
     termed: bool = False
 
     @property
@@ -187,7 +202,8 @@ EVENTS = (
     "permanent end", "finish", "early exit", "child stays", "child goes", "shim killed", "unbelievable beat",
     "believable beat", "fresh start", "wrong restore", "no acknowledgement", "gap", "long gap", "disk full",
     "disk free", "memory short", "memory free", "drain", "stop", "relaunch", "corrupt newest", "restart", "restart",
-    "stubborn", "deaf", "verifier fails",
+    "stubborn", "deaf", "verifier fails", "beat file gone", "beat file back", "acknowledgement damaged",
+    "acknowledgement readable", "suspect", "suspects go",
 )  # fmt: skip
 
 
@@ -215,6 +231,8 @@ class World:
         self.manner = "right"  # how the next acknowledgement is given
         self.launches_without_progress = 0
         self.quiet_from_s = self.now_s  # every grace began anew here
+        self.beat_was_seen = False  # by this supervisor, of this run
+        self.proven: set[str] = set()  # runs that truly restored what they should have, and said so
         self.rules: set[str] = set()
 
     # --- what happens -------------------------------------------------------------------------------------
@@ -277,6 +295,12 @@ class World:
                 living.shim = Shim.LOST
             case "unbelievable beat" | "believable beat":
                 living.unbelievable = event == "unbelievable beat"
+            case "beat file gone" | "beat file back":
+                living.beat_gone = event == "beat file gone"
+            case "acknowledgement damaged" | "acknowledgement readable":
+                living.unreadable = event == "acknowledgement damaged"
+            case "suspect" | "suspects go":
+                living.suspects = living.suspects + 1 if event == "suspect" else 0
             case "stubborn":
                 living.stubborn = True
             case "deaf":
@@ -305,7 +329,9 @@ class World:
         run_id = living.record.run_id
         if manner == "no acknowledgement":
             return
-        if manner == "fresh start" or expected.fresh:
+        if manner == "right" or (manner == "fresh start" and expected.fresh):
+            self.proven.add(run_id)
+        if manner == "fresh start" or (expected.fresh and manner == "right"):
             living.acknowledgement = acknowledgement(0, run_id=run_id, fresh=True)
         elif manner == "wrong restore":
             living.acknowledgement = acknowledgement(expected.step or 0, digest="f" * 64, run_id=run_id)
@@ -336,21 +362,29 @@ class World:
         members = tuple(member(510 + number) for number in range(living.others))
         members += (member(LEADER.pid),) if living.leader else ()
         lost = living.shim is Shim.LOST
+        beat = self.beat(living)
+        self.beat_was_seen = self.beat_was_seen or isinstance(beat, Known)
+        word: Fact[Acknowledgement] = Absent("no acknowledgement yet")
+        if living.unreadable:
+            word = Unknown("it is torn")
+        elif living.acknowledgement is not None:
+            word = Known(living.acknowledgement, self.now_s)
         return dataclasses.replace(
             seen,
             shim=living.shim,
             leader_alive=living.leader and not lost,
             end=living.end if not living.leader else None,
             members=members,
+            unclear=tuple(member(900 + number) for number in range(living.suspects)) if lost else (),
             run_lock_free=(not members) if lost else None,
-            beat=self.beat(living),
-            acknowledgement=living.acknowledgement,
+            beat=beat,
+            acknowledgement=word,
         )
 
     def beat(self, living: Living) -> Fact[BeatSeen]:
         if living.unbelievable:
             return Unknown("the beat file cannot be believed")
-        if living.beat_s is None or self.policy.level == 0:
+        if living.beat_s is None or living.beat_gone or self.policy.level == 0:
             return Absent("no beat yet")
         return make_beat(
             living.beat_s,
@@ -413,6 +447,8 @@ class World:
             if self.policy.level == 2:
                 assert seen.choice is not None
                 assert launch.checkpoint == seen.choice.chosen
+                if launch.checkpoint is not None:
+                    assert launch.checkpoint.run_id in self.proven, "resumed from what an unproven run had saved"
                 if launch.checkpoint is None:
                     assert seen.choice.first_start
                     assert not self.ever_saved, "a first start after a checkpoint"
@@ -422,10 +458,15 @@ class World:
             assert after.run.stop is not None
             if after.run.stop.cause is Cause.STALLED:
                 assert not isinstance(seen.beat, Unknown), "unknown is never a reason to kill"
+                assert isinstance(seen.beat, Known) or not self.beat_was_seen, "stopped for a beat file that is gone"
                 beat = seen.beat.value.beat if isinstance(seen.beat, Known) else None
                 deadline = self.policy.deadlines_s["start" if beat is None else beat.phase]
                 assert seen.now_s - self.quiet_from_s > deadline, "stopped within the grace that a gap gives"
                 assert seen.now_s - (before.run.stale_look_s if before.run else 0) >= self.policy.period_s
+            if after.run.stop.cause in REFUSED:
+                assert not isinstance(seen.acknowledgement, Unknown), "unknown is never a reason to kill"
+                assert after.run.run_id not in self.proven, "a run that restored the right thing is stopped for it"
+        self.check_end(seen, plan)
         for action in plan.actions:
             if isinstance(action, Leave):
                 asked = before.wish.value == "leave" or seen.request in (Request.DRAIN, Request.STOP)
@@ -439,6 +480,22 @@ class World:
                         assert asked
                     case other:
                         raise AssertionError(f"exit code {other}")
+
+    def check_end(self, seen: Seen, plan: Plan) -> None:
+        """What is written down of a run that is over."""
+        kinds = [record.kind for record in plan.records]
+        for record in plan.records:
+            if record.kind != "run_ended":
+                continue
+            run_id = record.data["run_id"]
+            if self.policy.level == 2 and run_id not in self.proven:
+                assert record.data["cause"] != "finished", "an unproven run counts as finished"
+                known = run_id in self.history.refused_runs
+                assert known or kinds.index("run_refused") < kinds.index("run_ended"), "an unproven run is not refused"
+            if seen.shim is Shim.LOST:
+                assert not seen.members
+                cleared = self.history.cleared == run_id or (seen.request is Request.RELAUNCH and "lifted" in kinds)
+                assert cleared or not seen.unclear, "a run is called over beside a suspect that nobody has cleared"
 
     def check_action(self, action: Action) -> None:
         if isinstance(action, Kill | Terminate):
@@ -475,8 +532,8 @@ class World:
                     self.living = None
             case Launch(checkpoint):
                 self.launch(checkpoint)
-            case Terminate(_, only_if_seq):
-                self.terminate(only_if_seq)
+            case Terminate():
+                self.terminate(action, seen)
             case Kill():
                 self.kill()
             case Quarantine(refused):
@@ -507,12 +564,15 @@ class World:
         self.living = Living(record=record)
         self.state = launched(self.state, run_state(record, self.now_s), self.now_s)
         self.quiet_from_s = self.now_s
+        self.beat_was_seen = False
         self.choice = None
 
-    def terminate(self, only_if_seq: int | None) -> None:
+    def terminate(self, order: Terminate, seen: Seen) -> None:
         living = self.living
         assert living is not None
-        if only_if_seq is not None and living.seq != only_if_seq:
+        assert order.only_if_seq is None or order.look_again
+        assert not order.look_again or isinstance(seen.beat, Known | Absent), "nothing to look for again"
+        if order.look_again and (living.seq or None) != order.only_if_seq:
             self.record((Record("run_goes_on", "it beat"),))
             self.state = resumed(self.state, self.now_s)
             return
@@ -541,5 +601,6 @@ class World:
         self.choice, self.choice_error, self.choice_due = None, None, True
         self.state = restore(self.history, None if living is None else living.record, self.now_s, self.policy)
         self.quiet_from_s = self.now_s
+        self.beat_was_seen = False
         if self.history.finished is not None and living is None:
             assert self.state.phase in (Phase.FINISHED, Phase.HOLD)

@@ -68,9 +68,9 @@ def test_validate_finds_what_is_not_finite(
     manifest = poison(call, arguments, supervised, "layers.1.D", math.inf)
     capfd.readouterr()
     assert call(["validate", str(manifest), *arguments[3:], "--json"]) == contract.EXIT_DIVERGED
-    lines = capfd.readouterr().out.splitlines()
-    assert json.loads(lines[-2])["inf"] == 1
-    assert "layers.1.D" in lines[-1]
+    said = capfd.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["inf"] == 1
+    assert "layers.1.D" in said.err.splitlines()[-1]
 
 
 def test_validate_reproduces_the_loss_of_the_summary(

@@ -238,7 +238,7 @@ def test_by_hand_it_resumes_from_the_newest_that_holds(
     for path in folder.glob("step-*.pt"):
         path.write_bytes(b"torn")
     assert call(by_hand) == 66
-    assert "none of 4 checkpoints" in capfd.readouterr().out
+    assert "none of 4 checkpoints" in capfd.readouterr().err
 
 
 def test_by_hand_it_takes_the_run_lock(
@@ -252,7 +252,7 @@ def test_by_hand_it_takes_the_run_lock(
         assert call([*arguments, "--checkpoints", str(folder)]) == contract.EXIT_WRONG_RUN
     finally:
         os.close(fd)
-    assert "is held" in capfd.readouterr().out
+    assert "is held" in capfd.readouterr().err
     assert step_files(folder) == []
 
 

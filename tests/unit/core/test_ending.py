@@ -1,0 +1,189 @@
+"""Whom a stop asks, how often, and when a run without its shim is over although strangers may belong to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.world import BEATER, make_beat, make_policy, make_run, member
+from watchdog.core.causes import Cause
+from watchdog.core.decide import decide
+from watchdog.core.facts import Absent, Unknown
+from watchdog.core.identity import ProcessId
+from watchdog.core.phase import Phase
+from watchdog.core.seen import EndSeen, Request, Seen, Shim
+from watchdog.core.state import Action, Choose, Kill, State, Terminate
+
+POLICY = make_policy(leave_on_hold=False, grace_s=1800.0)
+EXIT_0 = EndSeen(cause=Cause.FINISHED, words="exit 0")
+
+
+def alive(now_s: float, **changes: object) -> Seen:
+    values: dict[str, object] = {"shim": Shim.ALIVE, "leader_alive": True, "beat": Absent(), "members": (member(),)}
+    return Seen(now_s=now_s, **(values | changes))  # type: ignore[arg-type]
+
+
+def lived(state: State, *looks: Seen) -> tuple[State, list[Action]]:
+    done: list[Action] = []
+    for seen in looks:
+        state, plan = decide(state, seen, POLICY)
+        done += plan.actions
+    return state, done
+
+
+def asked_the_leader() -> State:
+    """A drain while nobody has beaten yet: TERM goes to the leader, which may be a shell around the trainer."""
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(acknowledged=False))
+    state, done = lived(state, alive(1.0, request=Request.DRAIN))
+    assert done == [Terminate(None)]
+    return state
+
+
+def drain_beat(now_s: float, seq: int = 1, **changes: object) -> object:
+    return make_beat(now_s, seq=seq, phase="load", step=None, **changes)
+
+
+@pytest.mark.parametrize("leader", [True, False], ids=["leader alive", "leader dead of its TERM"])
+def test_who_begins_to_beat_after_the_leader_was_asked_is_asked_once(leader: bool) -> None:
+    looks = [alive(2.0 + n, leader_alive=leader, beat=drain_beat(2.0 + n, n + 1)) for n in range(60)]
+    state, done = lived(asked_the_leader(), *looks)
+    assert done == [Terminate(BEATER)]
+    assert state.phase is Phase.STOPPING
+
+
+def test_it_is_asked_once_however_often_its_beats_cannot_be_read_in_between() -> None:
+    beats = [drain_beat(2.0), Unknown("torn"), drain_beat(4.0, 2), Absent("gone"), drain_beat(6.0, 3)]
+    looks = [alive(2.0 + n, beat=beat) for n, beat in enumerate(beats)]
+    _, done = lived(asked_the_leader(), *looks)
+    assert done == [Terminate(BEATER)]
+
+
+def test_one_that_takes_over_the_beating_is_asked_as_well() -> None:
+    """A launcher beats until its trainer does: the one that beats is the one that can save."""
+    looks = [
+        alive(2.0, beat=drain_beat(2.0)),
+        alive(3.0, beat=drain_beat(3.0, 2, pid=777, start_ticks=9000)),
+        alive(4.0, beat=drain_beat(4.0, 3, pid=777, start_ticks=9000)),
+    ]
+    _, done = lived(asked_the_leader(), *looks)
+    assert done == [Terminate(BEATER), Terminate(ProcessId(777, 9000))]
+
+
+def test_who_was_asked_first_is_not_asked_again() -> None:
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run())
+    looks = [alive(2.0 + n, beat=make_beat(2.0 + n, seq=n + 2, phase="drain")) for n in range(30)]
+    _, done = lived(state, alive(1.0, beat=make_beat(1.0), request=Request.DRAIN), *looks)
+    assert done == [Terminate(BEATER)]
+
+
+def test_a_dead_beater_is_not_asked() -> None:
+    _, done = lived(asked_the_leader(), alive(2.0, beat=drain_beat(1.5, alive=False)))
+    assert done == []
+
+
+def test_after_the_grace_nobody_is_asked_any_more() -> None:
+    _, done = lived(asked_the_leader(), alive(1801.0, beat=drain_beat(1801.0)))
+    assert done == [Kill()]
+
+
+# --- the shim is lost, and only suspects are left -------------------------------------------------------------------
+SUSPECT = member(900, command="stranger")
+LEFT = Seen(now_s=50.0, shim=Shim.LOST, unclear=(SUSPECT,), run_lock_free=True)
+
+
+def held_for_a_suspect(**run: object) -> State:
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(**run))
+    state, done = lived(
+        state,
+        Seen(now_s=1.0, shim=Shim.LOST, members=(member(),), unclear=(SUSPECT,)),
+        Seen(now_s=2.0, shim=Shim.LOST, unclear=(SUSPECT,), run_lock_free=True),
+        Seen(now_s=49.0, shim=Shim.LOST, unclear=(SUSPECT,), run_lock_free=True),
+    )
+    assert Choose() not in done
+    assert state.phase is Phase.HOLD
+    assert "900 (stranger) may belong to it" in (state.hold or "")
+    return state
+
+
+def test_a_hold_for_a_suspect_stays_until_a_person_speaks() -> None:
+    state, plan = decide(held_for_a_suspect(), LEFT, POLICY)
+    assert (state.phase, plan.actions, plan.records) == (Phase.HOLD, (), ())
+
+
+def test_a_person_clears_the_suspects_and_the_run_is_over() -> None:
+    seen = Seen(now_s=50.0, shim=Shim.LOST, unclear=(SUSPECT,), run_lock_free=True, request=Request.RELAUNCH)
+    state, plan = decide(held_for_a_suspect(), seen, POLICY)
+    assert [record.kind for record in plan.records] == ["lifted", "run_ended"]
+    assert plan.actions == (Choose(),)
+    assert (state.phase, state.hold, state.run, state.failures) == (Phase.WEIGHING, None, None, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"members": (member(),), "run_lock_free": None}, {"run_lock_free": False}, {"run_lock_free": None}],
+    ids=["a proven member", "lock held", "lock unknown"],
+)
+@pytest.mark.parametrize("unclear", [(), (SUSPECT,)], ids=["no suspect", "a suspect"])
+def test_a_person_clears_suspects_and_never_what_is_proven(changes: dict[str, object], unclear: tuple) -> None:
+    seen = Seen(now_s=50.0, shim=Shim.LOST, unclear=unclear, request=Request.RELAUNCH, **changes)  # type: ignore[arg-type]
+    state, plan = decide(held_for_a_suspect(), seen, POLICY)
+    assert (state.phase, plan.actions, plan.records) == (Phase.HOLD, (), ())
+    assert state.run is not None
+
+
+@pytest.mark.parametrize("shim", [Shim.ALIVE, Shim.STARTING])
+def test_a_person_clears_no_suspects_of_a_run_with_a_living_shim(shim: Shim) -> None:
+    seen = alive(50.0, shim=shim, members=(), request=Request.RELAUNCH, run_lock_free=True)
+    state, plan = decide(held_for_a_suspect(), seen, POLICY)
+    assert (state.phase, plan.actions) == (Phase.HOLD, ())
+
+
+def test_an_unproven_run_that_is_cleared_is_refused_all_the_same() -> None:
+    seen = Seen(now_s=50.0, shim=Shim.LOST, unclear=(SUSPECT,), run_lock_free=True, request=Request.RELAUNCH)
+    _, plan = decide(held_for_a_suspect(acknowledged=False), seen, POLICY)
+    assert [record.kind for record in plan.records] == ["lifted", "run_refused", "run_ended"]
+
+
+def test_a_cleared_run_is_over_as_soon_as_nothing_proven_is_left() -> None:
+    """Lifted while no supervisor ran: the next one ends what is ours first, and asks no second time."""
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(cleared=True))
+    state, done = lived(
+        state, Seen(now_s=1.0, shim=Shim.LOST, members=(member(),), unclear=(SUSPECT,), run_lock_free=None)
+    )
+    assert (state.phase, done) == (Phase.STOPPING, [Kill()])
+    state, done = lived(state, LEFT)
+    assert (state.phase, state.run) == (Phase.WEIGHING, None)
+
+
+# --- level 0: a launcher that put its work into the background --------------------------------------------------------
+def background(now_s: float, **changes: object) -> Seen:
+    return alive(now_s, leader_alive=False, end=EXIT_0, **changes)
+
+
+def test_what_a_launcher_left_in_the_background_works_on_until_its_shim_ends() -> None:
+    policy = make_policy(level=0, target_step=None)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=0, acknowledged=False))
+    for now_s in range(0, 100_000, 500):
+        state, plan = decide(state, background(float(now_s)), policy)
+        assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+    state, plan = decide(state, Seen(now_s=100_001.0, shim=Shim.ENDED, end=EXIT_0), policy)
+    assert state.phase is Phase.WEIGHING
+    assert state.ended is not None
+    assert state.ended.cause is Cause.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("level", "end", "beaten"),
+    [
+        (0, EndSeen(cause=Cause.EXITED, words="exit 1"), False),
+        (0, EXIT_0, True),
+        (1, EXIT_0, False),
+        (2, EXIT_0, False),
+    ],
+    ids=["a failure", "one that beats", "level 1", "level 2"],
+)
+def test_nothing_else_that_is_left_behind_works_on(level: int, end: EndSeen, beaten: bool) -> None:
+    policy = make_policy(level=level)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=level, beat_seen=beaten))
+    for now_s in (1.0, 4.0):
+        state, plan = decide(state, alive(now_s, leader_alive=False, end=end), policy)
+    assert (state.phase, plan.actions) == (Phase.STOPPING, (Kill(),))

@@ -1,0 +1,96 @@
+"""A beat that is gone, one that was never promised, and what a last look must find before it stops a silent run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.unit.core.world import BEATER, make_beat, make_policy, make_run
+from watchdog.core.decide import decide
+from watchdog.core.facts import Absent, Fact, Known
+from watchdog.core.phase import Phase
+from watchdog.core.seen import BeatSeen, Request, Seen, Shim
+from watchdog.core.state import Plan, State, Terminate
+
+
+def alive(now_s: float, beat: Fact[BeatSeen], **changes: object) -> Seen:
+    return Seen(now_s=now_s, shim=Shim.ALIVE, leader_alive=True, beat=beat, **changes)  # type: ignore[arg-type]
+
+
+def run_of(level: int, **changes: object) -> State:
+    return State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=level, **changes))
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("stale_before", [False, True], ids=["in time", "stale once"])
+@pytest.mark.parametrize("gap", [False, True], ids=["", "after a gap"])
+def test_a_beat_file_that_is_gone_again_never_stops_a_run(level: int, stale_before: bool, gap: bool) -> None:
+    """A cleaned folder, `: > beat.json`: we are blind then, and the run is not late."""
+    policy, start_s = make_policy(level=level), 0.0
+    state, _ = decide(run_of(level), alive(1.0, make_beat(1.0)), policy)
+    if stale_before:
+        state, plan = decide(state, alive(70.0, make_beat(1.0)), policy)
+        assert plan.rule == "stale once"
+        start_s = 70.0
+    for number in range(400):
+        seen = alive(start_s + 2.5 * number, Absent("no beat yet"), gap=gap and number == 3)
+        state, plan = decide(state, seen, policy)
+        assert (state.phase, plan.actions, plan.records) == (Phase.RUNNING, (), ())
+
+
+def test_a_beat_that_comes_back_is_judged_again() -> None:
+    policy = make_policy()
+    state, _ = decide(run_of(2), alive(1.0, make_beat(1.0)), policy)
+    state, _ = decide(state, alive(500.0, Absent("gone")), policy)
+    for now_s in (501.0, 504.0):
+        state, plan = decide(state, alive(now_s, make_beat(1.0)), policy)
+    assert state.phase is Phase.STOPPING
+    assert plan.actions == (Terminate(BEATER, only_if_seq=1, look_again=True),)
+
+
+def test_a_beat_that_is_gone_between_two_stale_looks_is_no_second_look() -> None:
+    policy = make_policy()
+    state, _ = decide(run_of(2), alive(70.0, make_beat(1.0)), policy)
+    state, _ = decide(state, alive(75.0, Absent("gone")), policy)
+    state, plan = decide(state, alive(80.0, make_beat(1.0)), policy)
+    assert (state.phase, plan.rule) == (Phase.RUNNING, "stale once")
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_where_nothing_ever_beat_the_last_look_must_find_nothing_again(level: int) -> None:
+    policy = make_policy(level=level)
+    state = run_of(level, acknowledged=False)
+    plan = Plan()
+    for now_s in (61.0, 64.0):
+        state, plan = decide(state, alive(now_s, Absent("no beat yet")), policy)
+    assert state.phase is Phase.STOPPING
+    assert plan.actions == (Terminate(None, only_if_seq=None, look_again=True),)
+
+
+def test_a_request_looks_at_nothing_again() -> None:
+    _, plan = decide(run_of(2), alive(1.0, make_beat(1.0), request=Request.DRAIN), make_policy())
+    assert plan.actions == (Terminate(BEATER, look_again=False),)
+
+
+# --- who promised nothing -----------------------------------------------------------------------------------------
+def unpromised(now_s: float, **changes: object) -> Known[BeatSeen]:
+    """READY or a status, and no WATCHDOG=1 so far."""
+    seen = make_beat(now_s, phase="train").value
+    return Known(dataclasses.replace(seen, promised=False, **changes), now_s)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_who_never_promised_to_beat_is_never_late(level: int) -> None:
+    policy, state = make_policy(level=level), run_of(level)
+    for now_s in range(0, 100_000, 1000):
+        state, plan = decide(state, alive(float(now_s), unpromised(0.0)), policy)
+        assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+
+
+def test_from_its_first_beat_on_it_has_promised() -> None:
+    policy = make_policy(level=1)
+    state, _ = decide(run_of(1), alive(1.0, unpromised(0.0)), policy)
+    for now_s in (1000.0, 1003.0):
+        state, _ = decide(state, alive(now_s, make_beat(2.0, seq=2)), policy)
+    assert state.phase is Phase.STOPPING
