@@ -28,7 +28,7 @@ from watchdog.settings import DEFAULT_JOB, Settings
 if TYPE_CHECKING:
     from watchdog.core.diagnosis import Diagnosis
     from watchdog.core.facts import BeatFact, Fact
-    from watchdog.core.view import StatusView
+    from watchdog.core.view import RunView, StatusView
 
 _SAY_EVERY_S = 10.0
 
@@ -49,7 +49,8 @@ def status_of(settings: Settings) -> StatusView:
     except NoSupervisorError:
         events, _ = read_events(folders.ledger)
         view = view_of_ledger(settings, folders, fold(events))
-        return dataclasses.replace(view, supervisor_pid=_other_supervisor(folders))
+        run = None if view.run is None else _unwatched(view.run, folders)
+        return dataclasses.replace(view, run=run, supervisor_pid=_other_supervisor(folders))
 
 
 def _living_view(folders: JobFolders) -> StatusView:
@@ -61,6 +62,35 @@ def _living_view(folders: JobFolders) -> StatusView:
         raise ControlError(f"the supervisor's answer cannot be read: {error}; is it another version?") from error
 
 
+def _unwatched(run: RunView, folders: JobFolders) -> RunView:
+    """A run that the ledger believes alive and nobody watches: what its own records and the process table say."""
+    from watchdog.collectors.beats import read_beat_file
+    from watchdog.collectors.processes import is_alive
+    from watchdog.collectors.run import read_start
+
+    folder = folders.run(run.run_id)
+    try:
+        start = read_start(folder)
+        beat = read_beat_file(folder.beat)
+    except (OSError, ContractError) as error:
+        return dataclasses.replace(run, alive=None, status=str(error))
+    if start is None:
+        return dataclasses.replace(run, alive=None, status="it left no start record")
+    leader = start.leader if start.leader is not None and is_alive(start.leader) else None
+    seen = None if beat is None or beat.run_id != run.run_id else beat
+    return dataclasses.replace(
+        run,
+        alive=leader is not None or is_alive(start.shim),
+        shim_pid=start.shim.pid,
+        leader_pid=None if leader is None else leader.pid,
+        phase=None if seen is None else seen.phase,
+        step=None if seen is None else seen.step,
+        target_step=None if seen is None else seen.target_step,
+        loss=None if seen is None else seen.loss,
+        beat_age_s=None if seen is None else max(0.0, time.monotonic() - seen.monotonic_s),
+    )
+
+
 def _other_supervisor(folders: JobFolders) -> int | None:
     """A supervisor that does not answer at our socket: another user's, or one with another state folder."""
     if not folders.supervisor_lock.exists():
@@ -70,7 +100,7 @@ def _other_supervisor(folders: JobFolders) -> int | None:
 
     holder = read_holder(folders.supervisor_lock)
     process = None if holder is None else read_process(holder.pid)
-    if holder is None or process is None or process.id.start_ticks != holder.start_ticks:
+    if holder is None or process is None or process.id.start_ticks != holder.start_ticks or not process.living:
         return None
     return holder.pid
 

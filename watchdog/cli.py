@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, WatchdogError
+from watchdog.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, SettingsError, WatchdogError
 
 if TYPE_CHECKING:
     from watchdog.settings import Settings
@@ -40,6 +41,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
 def _settings(config: Path | None, job: str | None, command: list[str] | None = None, **overrides: Any) -> Settings:
     from watchdog.settings import load
 
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise SettingsError("the current folder was removed; go to one that exists") from None
     return load(
         config=config,
         job=job,
@@ -47,7 +52,7 @@ def _settings(config: Path | None, job: str | None, command: list[str] | None = 
         overrides=overrides,
         environ=os.environ,
         home=Path.home(),
-        cwd=Path.cwd(),
+        cwd=here,
     )
 
 
@@ -80,8 +85,6 @@ def run(
     detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
 ) -> None:
     """Supervise a job until it is finished. Without a configuration: the built-in default job."""
-    from watchdog.errors import SettingsError
-
     if on_hold not in ("exit", "wait"):
         raise SettingsError(f"--on-hold {on_hold}: must be exit or wait")
     settings = _settings(config, job, command)
@@ -206,6 +209,7 @@ def main() -> NoReturn:
     asked_to_diagnose = "diagnose" in sys.argv[1:2]
     try:
         code = app(standalone_mode=False) or EXIT_OK
+        sys.stdout.flush()
     except USAGE_ERROR as error:
         error.show()
         code = 3 if asked_to_diagnose else EXIT_USAGE
@@ -215,6 +219,13 @@ def main() -> NoReturn:
         # Whoever read us has left (head, less): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_FAILURE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+            raise
+        # The answer itself could not be written: a full disk behind a redirection, a closed terminal.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"the answer could not be written: {error.strerror}", file=sys.stderr)
+        code = 3 if asked_to_diagnose else EXIT_FAILURE
     except WatchdogError as error:
         print(error, file=sys.stderr)
         code = 3 if asked_to_diagnose else error.exit_code

@@ -26,7 +26,7 @@ from watchdog.core.state import Record, State
 from watchdog.errors import HeldError, RecordingError, StateError
 from watchdog.folders import JobFolders
 from watchdog.masking import mask_command
-from watchdog.opening import OpenJob
+from watchdog.opening import OpenJob, run_lock_holders
 from watchdog.settings import Settings
 
 _SHOWN_PART, _SHOWN_PARTS = 300, 100
@@ -47,17 +47,6 @@ def command_digest(command: Sequence[str]) -> str:
 def command_of(settings: Settings) -> tuple[str, ...]:
     """What is executed: the configured command, or the bundled trainer."""
     return BUILT_IN_COMMAND if settings.job.built_in else settings.job.command
-
-
-def run_lock_holders(path: str, clock: Clock) -> str:
-    """Who holds the run lock, for a person who has to end it."""
-    try:
-        lock = read_lock(path, "run", Roots(), clock)
-    except (OSError, ValueError) as error:
-        return f"its holder cannot be seen: {error}"
-    if isinstance(lock, Known) and lock.value.holders:
-        return ", ".join(f"pid {holder.pid} {holder.command}".strip() for holder in lock.value.holders[:5])
-    return "its holder cannot be seen from here; watchdog diagnose"
 
 
 def unlinked_lock(folders: JobFolders, clock: Clock) -> str | None:

@@ -25,11 +25,11 @@ def view_of_ledger(settings: Settings, folders: JobFolders, history: History) ->
         state = "unsupervised"
     run = None
     if history.open_run is not None:
-        # Whether it lives is not known from the ledger: the run lock tells, and only a supervisor may ask it.
+        # Whether it lives is not known from the ledger.
         run = RunView(
             number=int(history.open_run["number"]),
             run_id=str(history.open_run["run_id"]),
-            alive=False,
+            alive=None,
             log=str(folders.run(str(history.open_run["run_id"])).log),
         )
     wall_s = time.time()

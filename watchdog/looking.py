@@ -21,7 +21,7 @@ from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, EndSeen, Seen, Shim
 from watchdog.core.state import State
 from watchdog.folders import JobFolders
-from watchdog.opening import run_lock_is_free
+from watchdog.opening import run_lock_holders, run_lock_is_free
 
 # How often the whole process table is read for a run that seems well. A young run starts its helpers, and whoever was
 # seen once stays proven ours, should shim and supervisor both be killed.
@@ -86,8 +86,10 @@ class RunEyes:
             end = _end_of(watch, beat)
         closely = state.phase is not Phase.RUNNING or (state.run is not None and state.run.stale_looks > 0)
         members, unclear, lock_free = self._members_of(watch, shim, seen.now_s, closely=closely)
+        holders = run_lock_holders(str(self._folders.run_lock), self._clock) if lock_free is False else None
         return dataclasses.replace(
             seen,
+            lock_holders=holders,
             shim=shim,
             leader_alive=leader_alive,
             end=end,

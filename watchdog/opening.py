@@ -22,9 +22,12 @@ from watchdog.actuators.locks import (
 )
 from watchdog.classify.ends import classify, is_permanent
 from watchdog.clock import Clock
+from watchdog.collectors.locks import read_lock
 from watchdog.collectors.processes import is_alive, marked_processes, this_host
+from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch, last_words, read_exit, read_start
 from watchdog.core.causes import Cause
+from watchdog.core.facts import Known
 from watchdog.core.history import History, fold
 from watchdog.core.identity import Host, ProcessId
 from watchdog.core.runrecord import RunRecord
@@ -127,6 +130,17 @@ def run_lock_is_free(folders: JobFolders) -> bool:
             return False
         lock.close()
     return True
+
+
+def run_lock_holders(path: str, clock: Clock) -> str:
+    """Who holds the run lock, for a person who has to end it."""
+    try:
+        lock = read_lock(path, "run", Roots(), clock)
+    except (OSError, ValueError) as error:
+        return f"its holder cannot be seen: {error}"
+    if isinstance(lock, Known) and lock.value.holders:
+        return ", ".join(f"pid {holder.pid} {holder.command}".strip() for holder in lock.value.holders[:5])
+    return "its holder cannot be seen from here; watchdog diagnose"
 
 
 def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatch | None, Ended | None]:

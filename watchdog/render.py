@@ -94,7 +94,11 @@ def status_lines(view: StatusView) -> list[str]:
     run = view.run
     if run is not None:
         how = "adopted" if run.adopted else "launched"
-        alive = f"{how}, pid {run.beat_pid or run.leader_pid}" if run.alive else "over"
+        if view.supervisor_pid is None:
+            how = "alive without a supervisor (watchdog run goes on with it)"
+        alive = f"{how}, pid {run.beat_pid or run.leader_pid or run.shim_pid}" if run.alive else "over"
+        if run.alive is None:
+            alive = f"may be alive: {run.status}; watchdog run finds out"
         progress = f" · {_progress(run)}" if run.alive else ""
         lines.append(f"{'run ' + str(run.number):<11} {alive}{progress}")
         if run.alive and run.loss is not None:

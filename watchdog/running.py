@@ -24,10 +24,10 @@ from watchdog.core.phase import Phase
 from watchdog.core.view import StatusView
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, ControlError, HeldError, SettingsError, StateError
 from watchdog.folders import JobFolders
-from watchdog.launching import command_digest, command_of, run_lock_holders
+from watchdog.launching import command_digest, command_of
 from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
-from watchdog.opening import OpenJob, open_job, run_lock_is_free
+from watchdog.opening import OpenJob, open_job, run_lock_holders, run_lock_is_free
 from watchdog.places import folders_of, job_options
 from watchdog.render import duration, summary_lines
 from watchdog.screen import Screen

@@ -40,7 +40,7 @@ from watchdog.core.state import (
     Terminate,
 )
 from watchdog.core.view import StatusView
-from watchdog.errors import EXIT_FAILURE, RecordingError
+from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
 from watchdog.hostwatch import HostWatch
 from watchdog.launching import launch_run
 from watchdog.listening import Listener
@@ -57,6 +57,8 @@ from watchdog.tidying import move_refused
 PR_SET_CHILD_SUBREAPER = 36
 # Below this an interruption is the ordinary noise of a busy host, however short the period.
 GAP_LEAST_S = 2.0
+_QUIET_KINDS = frozenset({"run_beats"})  # for a restart, not for people
+_SOCKET_EVERY_S = 5.0
 
 
 def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
@@ -150,17 +152,20 @@ class Supervisor:
             self._note("orphans_unproven", "orphans may be given to this process by others: only their marks are proof")
         else:
             self._orphans_come_to_us = True
-        control = ControlServer(self._job.folders.socket, self._listener.answer, os.getuid())
-        control.start()
+        control = self._open_socket()
         try:
             self._begin()
-            last_s, wait_s = self._clock.monotonic(), 0.0
+            last_s = socket_s = self._clock.monotonic()
+            wait_s = 0.0
             while self._exit_code is None:
                 now_s = self._clock.monotonic()
                 # From turn to turn, so that a freeze in the middle of a turn is seen as well.
                 away_s = now_s - last_s - wait_s
                 gap = away_s > max(2 * self._policy.period_s, GAP_LEAST_S)
                 last_s = now_s
+                if now_s - socket_s >= _SOCKET_EVERY_S:
+                    socket_s = now_s
+                    control = self._keep_socket(control)
                 if gap:
                     self._note("gap", f"this process was away for {away_s:.0f} s: every grace begins anew")
                     self._host.ask_afresh()
@@ -175,6 +180,22 @@ class Supervisor:
             self._screen.end_live()
             control.stop()
             self._job.ledger.close()
+
+    def _open_socket(self) -> ControlServer:
+        control = ControlServer(self._job.folders.socket, self._listener.answer, os.getuid())
+        control.start()
+        return control
+
+    def _keep_socket(self, control: ControlServer) -> ControlServer:
+        """A socket whose name was removed answers nobody: make it again."""
+        if control.alive and self._job.folders.socket.exists():
+            return control
+        control.stop(timeout_s=0.5)
+        try:
+            control = self._open_socket()
+        except ControlError as error:
+            self._say_trouble(str(error))
+        return control
 
     def _begin(self) -> None:
         pid = os.getpid()
@@ -226,7 +247,7 @@ class Supervisor:
         events = self._job.ledger.record_all([(r.kind, r.sentence, r.data) for r in records])
         self._history = fold(events, self._history)
         for record in records:
-            if not quiet:
+            if not quiet and record.kind not in _QUIET_KINDS:
                 self._screen.line(label_of(record.kind, record.data, self._history), record.sentence)
 
     def _record_one(self, kind: str, sentence: str, **data: Any) -> None:

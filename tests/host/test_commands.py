@@ -329,7 +329,7 @@ def test_finished_is_told_again_and_costs_nothing(tmp_path: Path) -> None:
         again = bed.call("run")
         assert again.returncode == 0
         assert "was finished before" in again.stdout
-        assert "watchdog run --new" in again.stdout
+        assert "the same command with --new archives it and begins again" in again.stdout
         assert (bed.state / "ledger.jsonl").read_bytes() == ledger
         seen = bed.status()
         assert (seen["state"], seen["checkpoint_step"]) == ("finished", 2)

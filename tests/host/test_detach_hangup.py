@@ -123,7 +123,7 @@ def test_the_interrupt_key_once(tmp_path: Path) -> None:
         assert window.ended() == 5, bed.tell()
         assert bed.kinds("run_ended")[0]["data"]["cause"] == "drained", bed.tell()
         assert not bed.kinds("run_killing")
-        assert "go on with: watchdog run" in window.shown()
+        assert "next      go on with the same command" in window.shown()
         assert bed.living() is None
 
 

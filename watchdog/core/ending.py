@@ -189,7 +189,10 @@ def _why_it_lives(run: RunState, seen: Seen) -> str:
         names = ", ".join(f"{process.id.pid} ({process.command})" for process in seen.unclear[:5])
         return f"{start}: its shim was killed, and {names} may belong to it; end it if it does, then: watchdog relaunch"
     if seen.run_lock_free is False:
-        return f"{start}: a process that cannot be seen from here holds the run lock; watchdog diagnose"
+        return (
+            f"{start}: its shim was killed, and the run lock is held ({seen.lock_holders}); end that process if it is "
+            "of this run, or wait for it, then: watchdog relaunch"
+        )
     return f"{start}: its shim has not ended"
 
 

@@ -33,6 +33,7 @@ class History:
     first_launch_wall_s: float | None = None
     open_run: Mapping[str, Any] | None = None
     acknowledged: str | None = None  # id of the newest run that restored what it should have
+    beats: str | None = None  # id of the newest run that was heard
     stopping: Mapping[str, Any] | None = None  # a stop of the open run that was begun
     unweighed: Mapping[str, Any] | None = None
     failures: int = 0
@@ -91,6 +92,7 @@ def _verified(data: Mapping[str, Any]) -> Known:
 _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
     "run_launching": (("number", int, True), ("run_id", str, True), ("baseline_step", int, True)),
     "run_acknowledged": (("run_id", str, True),),
+    "run_beats": (("run_id", str, True),),
     "run_stopping": (
         ("run_id", str, True),
         ("cause", str, True),
@@ -152,6 +154,8 @@ def _after(history: History, event: Event) -> History:
             }
         case "run_acknowledged":
             changes["acknowledged"] = str(data["run_id"])
+        case "run_beats":
+            changes["beats"] = str(data["run_id"])
         case "run_stopping":
             changes["stopping"] = data
         case "run_goes_on":

@@ -54,7 +54,6 @@ def run_state(record: RunRecord, now_s: float, *, acknowledged: bool = False) ->
         launched_s=now_s,
         grace_from_s=now_s,
         acknowledged=acknowledged,
-        beat_seen=acknowledged,
     )
 
 
@@ -77,7 +76,8 @@ def restore(history: History, living: RunRecord | None, now_s: float, policy: Po
     run = None
     if living is not None:
         run = run_state(living, now_s, acknowledged=history.acknowledged == living.run_id)
-        run = dataclasses.replace(run, cleared=history.cleared == living.run_id)
+        heard = run.acknowledged or history.beats == living.run_id
+        run = dataclasses.replace(run, beat_seen=heard, cleared=history.cleared == living.run_id)
     if history.hold is not None:
         return State(phase=Phase.HOLD, since_s=now_s, hold=history.hold, failures=history.failures, run=run)
     if run is not None:

@@ -85,6 +85,7 @@ class Seen:
     unclear: tuple[Process, ...] = ()  # can be neither proven ours nor excluded; only when the shim is lost
     traced: tuple[int, ...] = ()  # members that a debugger holds
     run_lock_free: bool | None = None  # asked only when the shim is lost
+    lock_holders: str | None = None  # who holds it then, in words
     beat: Fact[BeatSeen] = dataclasses.field(default_factory=Absent)
     acknowledgement: Fact[Acknowledgement] = dataclasses.field(default_factory=Absent)
     choice: Choice | None = None

@@ -15,7 +15,7 @@ class RunView:
 
     number: int
     run_id: str
-    alive: bool
+    alive: bool | None  # None: it cannot be told from here
     shim_pid: int | None = None
     leader_pid: int | None = None
     beat_pid: int | None = None

@@ -12,7 +12,7 @@ from watchdog.core.causes import Cause
 from watchdog.core.ending import over, to_stop
 from watchdog.core.facts import Absent, Known
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
-from watchdog.core.state import Plan, Policy, RunState, State
+from watchdog.core.state import Plan, Policy, Record, RunState, State
 from watchdog.core.transitions import wishing
 
 
@@ -20,10 +20,10 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     run = state.run
     assert run is not None
     beat = seen.beat.value if isinstance(seen.beat, Known) else None
+    first_beat = beat is not None and beat.promised and not run.beat_seen
     if beat is not None:
-        run = dataclasses.replace(
-            run, beat_seen=True, last_step=run.last_step if beat.beat.step is None else beat.beat.step
-        )
+        step = run.last_step if beat.beat.step is None else beat.beat.step
+        run = dataclasses.replace(run, beat_seen=run.beat_seen or beat.promised, last_step=step)
         state = dataclasses.replace(state, run=run)
     if seen.request in (Request.DRAIN, Request.STOP):
         state = wishing(state)
@@ -45,6 +45,10 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     said = acknowledged(state, run, seen)
     if said is not None:
         return said
+    if first_beat:
+        # Remembered for a supervisor after us: from now on a beat file that is gone makes it blind, not the run late.
+        record = Record("run_beats", f"run {run.number} beats", {"run_id": run.run_id})
+        return state, Plan(rule="first beat", records=(record,))
     if not seen.leader_alive and seen.shim is Shim.ALIVE and not (beat is not None and beat.alive):
         if run.level == 0 and not run.beat_seen and seen.end is not None and seen.end.cause is Cause.FINISHED:
             # A launcher that put its work into the background: the run ends with the last of it.
