@@ -119,9 +119,10 @@ def drop_old_runs(folder: Path, keep: int, living: str | None) -> None:
     The newest by time, not by number: numbers begin anew when a ledger is lost. The living run's is never touched.
     """
     try:
-        runs = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        folders = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return
+    runs = [entry for entry in folders if entry.name.split("-")[0].isdigit()]  # what is no run is somebody else's
     old = sorted(runs, key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)[:-keep]
     for entry in old:
         if entry.name != living:

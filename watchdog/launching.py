@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -57,7 +58,8 @@ def unlinked_lock(folders: JobFolders, clock: Clock) -> str | None:
         except (OSError, ValueError) as error:
             return f"the {purpose} lock cannot be looked at: {error}"
         if isinstance(lock, Known) and lock.value.unlinked:
-            pids = ", ".join(str(holder.pid) for holder in lock.value.holders)
+            everybody = [holder.pid for holder in lock.value.holders]
+            pids = ", ".join(str(pid) for pid in [pid for pid in everybody if pid != os.getpid()] or everybody)
             return f"the {purpose} lock {path} was removed while pid {pids} holds it; end that process first"
     return None
 
@@ -101,7 +103,7 @@ def launch_run(
         ancestors=ancestry(),
     )
     command = command_of(settings)
-    origin = "a first start" if checkpoint is None else f"step {checkpoint.step} {checkpoint.digest[:12]}…"
+    origin = "nothing: a first start" if checkpoint is None else f"step {checkpoint.step} {checkpoint.digest[:12]}…"
     if settings.job.level < 2:
         origin = "its beginning (no checkpoints are demanded of it)"
     data = {

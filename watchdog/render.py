@@ -68,7 +68,7 @@ def live_line(view: StatusView) -> str:
 
 def _progress(run: RunView) -> str:
     if run.phase is None:
-        return f"starting, pid {run.leader_pid}" if run.leader_pid else "starting"
+        return "running, without beats" if run.leader_pid else "starting"
     if run.progress is not None:
         return f"{run.phase} {bar(run.progress)} {run.progress * 100:3.0f} %  {run.status or ''}".rstrip()
     if run.step is not None and run.target_step:
@@ -116,7 +116,8 @@ def status_lines(view: StatusView) -> list[str]:
         digest = (view.checkpoint_digest or "")[:12]
         lines.append(f"{'checkpoint':<11} step {view.checkpoint_step} verified {digest}…{age}")
     failures = f"{view.failures} of {view.failure_limit} failures in a row without a new checkpoint"
-    lines.append(f"{'budget':<11} {failures} · {view.restarts} restarts · {view.steps_repeated} steps repeated")
+    restarts = "1 restart" if view.restarts == 1 else f"{view.restarts} restarts"
+    lines.append(f"{'budget':<11} {failures} · {restarts} · {view.steps_repeated} steps repeated")
     if view.memory_available_bytes is not None:
         need = f", the job states {gib(view.memory_need_bytes)}" if view.memory_need_bytes is not None else ""
         lines.append(f"{'memory':<11} {gib(view.memory_available_bytes)} GiB available{need}")

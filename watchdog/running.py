@@ -121,7 +121,8 @@ def require_same_command(settings: Settings, job: OpenJob) -> None:
     other_command = before.get("command_sha256", digest) != digest
     finished = job.history.finished is not None
     if other_kind or (other_folder and settings.config_file is None) or (other_command and finished):
-        was = shlex.join(str(part) for part in before.get("command", []))
+        shown = before.get("command")
+        was = shlex.join(str(part) for part in shown) if isinstance(shown, list) else "another command"
         raise SettingsError(
             f"job {settings.job.name} was started as {was} in {before.get('directory', '?')}; give this one a name of "
             "its own (watchdog run --job NAME -- ...), or archive the other and begin again: --new"
@@ -181,6 +182,8 @@ def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusVi
     elif code == EXIT_OK:
         say_finished(settings, job.folders, job, screen, None)
     elif code != EXIT_FAILURE:
+        if view.last_error:
+            screen.line("error", view.last_error)
         screen.line("next", "go on with the same command")
 
 

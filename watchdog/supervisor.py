@@ -19,6 +19,7 @@ from watchdog.collectors.processes import process_table
 from watchdog.collectors.run import RunWatch
 from watchdog.contract import PHASES
 from watchdog.control import ControlServer
+from watchdog.core.causes import Cause
 from watchdog.core.choice import Choice
 from watchdog.core.decide import decide, resumed
 from watchdog.core.history import History, fold
@@ -226,6 +227,9 @@ class Supervisor:
         self._state = after
         for action in plan.actions:
             self._do(action, seen)
+        if plan.rule == f"stop: {Cause.DRAINED.value}":
+            patience = f"what is left in {self._policy.grace_s:g} s is killed"
+            self._screen.line("", f"{patience}; Ctrl-C again, or watchdog stop --now, ends it at once without saving")
         self._publish(seen, plan)
         return self._state.phase is not before.phase
 

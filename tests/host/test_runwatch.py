@@ -158,8 +158,7 @@ def test_the_leader_is_seen_to_end_while_a_remnant_lives(bed: Shims, adopted: bo
     run.start()
     watch = run.watch(adopted=adopted)
     until(lambda: watch.shim() is Shim.ALIVE and not watch.leader_alive(), "the end of the leader alone")
-    (remnant,) = until(watch.members, "the remnant")
-    assert remnant.command == "sleep"
+    until(lambda: [remnant.command for remnant in watch.members()] == ["sleep"], "the remnant alone, past its exec")
     assert watch.shim() is Shim.ALIVE
     watch.close()
 

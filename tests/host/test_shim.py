@@ -78,7 +78,7 @@ def test_the_shim_stays_for_whoever_escaped(bed: Shims) -> None:
     leader = run.leader()
     until(lambda: not is_alive(leader), "the end of the leader")
     (sleeper,) = until(lambda: run.members() if len(run.members()) == 1 else None, "the escaped one alone")
-    assert Path(f"/proc/{sleeper}/comm").read_text() == "sleep\n"
+    until(lambda: Path(f"/proc/{sleeper}/comm").read_text() == "sleep\n", "its exec")
     assert Path(f"/proc/{sleeper}/environ").read_bytes() == b""
     assert os.listdir(f"/proc/{sleeper}/fd") == []
     assert run.shim.poll() is None

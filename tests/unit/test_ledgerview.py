@@ -50,7 +50,7 @@ def test_the_rest(tmp_path: Path) -> None:
     """A run that may live is shown, and never claimed to be alive: only a supervisor may ask its lock."""
     shown = view(LAUNCH)
     assert shown.run is not None
-    assert (shown.run.number, shown.run.alive) == (1, False)
+    assert (shown.run.number, shown.run.alive) == (1, None)
     assert shown.run.log is not None
     assert shown.run.log.endswith("runs/1-a/output.log")
     shown = view(LAUNCH, END, WEIGH, ("checkpoint_verified", {"step": 7, "digest": "d", "run_id": "1-a"}))

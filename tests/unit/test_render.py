@@ -62,7 +62,7 @@ def test_the_live_line_says_what_is_known_and_no_more() -> None:
     assert "loss 3.410" in line
     assert "47.7 k tok/s" in line
     bare = dataclasses.replace(VIEW, run=RunView(number=3, run_id="3-c", alive=True, leader_pid=7))
-    assert live_line(bare) == "run 3     starting, pid 7"
+    assert live_line(bare) == "run 3     running, without beats"
     assert live_line(dataclasses.replace(VIEW, run=None)) == ""
     assert live_line(dataclasses.replace(VIEW, run=dataclasses.replace(RUN, alive=False))) == ""
 

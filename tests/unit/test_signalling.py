@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from bench.campaign_bed import wait_for
-from tests.host.bed import SLEEPER, Launched, folders_in, launched
+from tests.host.bed import BARE, SLEEPER, Launched, folders_in, launched
 from watchdog.collectors.processes import is_alive, read_process
 from watchdog.collectors.run import RunWatch
 from watchdog.contract import Beat
@@ -154,22 +155,39 @@ def test_nobody_is_killed_unrecorded(run: Launched, watch: RunWatch) -> None:
 
 
 # --- processes that appear while a round looks ---------------------------------------------------------------------
-@pytest.fixture
-def sleepers() -> Iterator[Callable[[], Process]]:
-    """Makes sleeping processes; none is left afterwards."""
-    children: list[subprocess.Popen[bytes]] = []
+class Answering:
+    """A process that answers as long as it runs."""
 
-    def make() -> Process:
-        child = subprocess.Popen(SLEEPER, start_new_session=True)
-        children.append(child)
-        process = read_process(child.pid)
+    CODE = "import sys\nprint('here', flush=True)\nfor line in sys.stdin: print('here', flush=True)"
+
+    def __init__(self) -> None:
+        self.child = subprocess.Popen(
+            [*BARE, "-c", self.CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
+        assert self.answers()
+        process = read_process(self.child.pid)
         assert process is not None
-        return process
+        self.process = process
 
-    yield make
-    for child in children:
-        child.kill()
-        child.wait(20)
+    def answers(self, patience_s: float = 20.0) -> bool:
+        assert self.child.stdout is not None
+        ready, _, _ = select.select([self.child.stdout], [], [], patience_s)
+        return bool(ready) and self.child.stdout.readline() == b"here\n"
+
+    def ask(self) -> bool:
+        assert self.child.stdin is not None
+        self.child.stdin.write(b"\n")
+        return self.answers()
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.communicate(timeout=20)
+
+
+@pytest.fixture
+def three() -> Iterator[list[Answering]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(Answering())) for _ in range(3)]
 
 
 class Appearing:
@@ -197,9 +215,9 @@ def state_of(process: Process) -> str:
 
 
 def test_who_is_found_in_a_later_look_of_a_round_is_recorded_before_anybody_is_killed(
-    sleepers: Callable[[], Process],
+    three: list[Answering],
 ) -> None:
-    members = [sleepers() for _ in range(3)]
+    members = [each.process for each in three]
     book, alive_when_recorded = Book(), []
 
     def record(kind: str, sentence: str, **data: Any) -> None:
@@ -215,10 +233,8 @@ def test_who_is_found_in_a_later_look_of_a_round_is_recorded_before_anybody_is_k
     wait_for(lambda: {state_of(process) for process in members} == {"gone"}, "the end of all")
 
 
-def test_a_later_round_records_whom_it_meets_for_the_first_time_and_nobody_twice(
-    sleepers: Callable[[], Process],
-) -> None:
-    first, second = sleepers(), sleepers()
+def test_a_later_round_records_whom_it_meets_for_the_first_time_and_nobody_twice(three: list[Answering]) -> None:
+    first, second, _ = (each.process for each in three)
     book = Book()
     stopper = stopper_of(book)
     stopper.kill(cast(RunWatch, SimpleNamespace(shim=lambda: Shim.ALIVE, members=lambda: (first,))))
@@ -229,11 +245,10 @@ def test_a_later_round_records_whom_it_meets_for_the_first_time_and_nobody_twice
     wait_for(lambda: state_of(second) == "gone", "the end of the second")
 
 
-def test_a_record_that_fails_thaws_everybody_that_was_frozen(sleepers: Callable[[], Process]) -> None:
-    members = [sleepers() for _ in range(3)]
+def test_a_record_that_fails_thaws_everybody_that_was_frozen(three: list[Answering]) -> None:
     book = Book()
     book.full = True
     with pytest.raises(RecordingError):
-        stopper_of(book).kill(cast(RunWatch, Appearing(*members)))
-    wait_for(lambda: all(state_of(process) in "RS" for process in members), "that all of them run on")
+        stopper_of(book).kill(cast(RunWatch, Appearing(*(each.process for each in three))))
+    assert [each.ask() for each in three] == [True, True, True]
     assert book.kinds == []

@@ -153,7 +153,7 @@ def _locks(pid: int, fd: str, proc: str) -> bool:
     person started by hand.
     """
     with open(f"{proc}/{pid}/fdinfo/{fd}", "rb") as file:
-        return any(line.startswith(b"lock:") and b" READ " in line for line in file)
+        return any(line.startswith(b"lock:") and b" FLOCK " in line and b" READ " in line for line in file)
 
 
 def all_traces(

@@ -29,7 +29,7 @@ def disk_gate(disk: Fact[Disk], need_bytes: int) -> Gate:
             if value.read_only:
                 return Gate(name=name, open=False, words=f"{value.path} is mounted read-only")
             sign = "≥" if value.free_bytes >= need_bytes else "<"
-            words = f"disk {gib(value.free_bytes)} {sign} {gib(need_bytes)} GiB"
+            words = f"{value.purpose} disk {gib(value.free_bytes)} {sign} {gib(need_bytes)} GiB"
             if value.free_bytes < need_bytes:
                 words += f" ({value.path}: free disk space, or lower [disk] need)"
             return Gate(name=name, open=value.free_bytes >= need_bytes, words=words)

@@ -60,7 +60,7 @@ class History:
 
     @property
     def newest(self) -> Known | None:
-        return max(self.known, key=lambda entry: entry.step, default=None)
+        return max(reversed(self.known), key=lambda entry: entry.step, default=None)  # of two versions the later one
 
 
 def fold(events: Iterable[Event], history: History | None = None) -> History:
@@ -81,6 +81,9 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
             known.clear()
             newest, newest_wall_s = -1, None
     return dataclasses.replace(history, known=tuple(known), run_ids=tuple(run_ids), newest_wall_s=newest_wall_s)
+
+
+_NO_FAILURE = ("finished", "drained", "stopped")  # as in causes.py, whose words these are
 
 
 def _verified(data: Mapping[str, Any]) -> Known:
@@ -150,7 +153,7 @@ def _after(history: History, event: Event) -> History:
                 "open_run": None,
                 "stopping": None,
                 "unweighed": data,
-                "last_error": data.get("error") or history.last_error,
+                "last_error": None if data.get("cause") in _NO_FAILURE else data.get("error") or history.last_error,
             }
         case "run_acknowledged":
             changes["acknowledged"] = str(data["run_id"])
@@ -165,7 +168,7 @@ def _after(history: History, event: Event) -> History:
             changes |= {
                 "unweighed": None,
                 "failures": int(data["failures"]),
-                "steps_repeated": history.steps_repeated + int(data.get("repeated", 0)),
+                "steps_repeated": history.steps_repeated + int(data.get("repeated") or 0),
                 "runs_by_cause": {**history.runs_by_cause, cause: history.runs_by_cause.get(cause, 0) + 1},
             }
         case "run_refused":

@@ -37,18 +37,14 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         cause, words = wrong
         return to_stop(state, seen, policy, cause, words, kill_now=True)
     if seen.request is Request.DRAIN:
-        return to_stop(state, seen, policy, Cause.DRAINED, "asked to stop: it saves and exits", beat=beat)
+        return to_stop(state, seen, policy, Cause.DRAINED, _asked("stop", run), beat=beat)
     if seen.request is Request.STOP:
         return to_stop(state, seen, policy, Cause.STOPPED, "asked to stop without saving", kill_now=True)
     if seen.request is Request.RELAUNCH:
-        return to_stop(state, seen, policy, Cause.STOPPED, "asked to relaunch: it saves and exits", beat=beat)
+        return to_stop(state, seen, policy, Cause.STOPPED, _asked("relaunch", run), beat=beat)
     said = acknowledged(state, run, seen)
     if said is not None:
         return said
-    if first_beat:
-        # Remembered for a supervisor after us: from now on a beat file that is gone makes it blind, not the run late.
-        record = Record("run_beats", f"run {run.number} beats", {"run_id": run.run_id})
-        return state, Plan(rule="first beat", records=(record,))
     if not seen.leader_alive and seen.shim is Shim.ALIVE and not (beat is not None and beat.alive):
         if run.level == 0 and not run.beat_seen and seen.end is not None and seen.end.cause is Cause.FINISHED:
             # A launcher that put its work into the background: the run ends with the last of it.
@@ -59,7 +55,17 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             words = f"{end.words}; what it left behind is ended"
             return to_stop(state, seen, policy, end.cause, words, kill_now=True)
         return dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=since)), Plan(rule="remnants")
-    return _stall(dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=None)), seen, policy, beat)
+    state = dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=None))
+    state, plan = _stall(state, seen, policy, beat)
+    if first_beat:
+        # Remembered for a supervisor after us: from now on a beat file that is gone makes it blind, not the run late.
+        record = Record("run_beats", f"run {run.number} beats", {"run_id": run.run_id})
+        plan = dataclasses.replace(plan, records=(record, *plan.records))
+    return state, plan
+
+
+def _asked(what: str, run: RunState) -> str:
+    return f"asked to {what}: it saves and exits" if run.level == 2 else f"asked to {what}"
 
 
 def beat_deadline(run: RunState, beat: BeatSeen | None, policy: Policy) -> tuple[float, float]:

@@ -169,15 +169,14 @@ def test_folding_compares_no_checkpoint_with_all_before_it(monkeypatch: pytest.M
     def counting(self: Known, other: object) -> bool:
         nonlocal compared
         compared += 1
+        assert compared < 100_000, "each is compared with all before it"
         return equal(self, other)
 
     monkeypatch.setattr(Known, "__eq__", counting)
     events = many_checkpoints(20_000)
     history = fold(events)
     assert len(history.known) == 20_000
-    assert compared < 20_000, "each was compared with others"
-    fold(events, history)  # all of them verified once more
-    assert compared < 100_000
+    assert len(fold(events, history).known) == 20_000  # all of them verified once more
 
 
 def test_four_times_the_checkpoints_take_about_four_times_the_work() -> None:
@@ -189,10 +188,14 @@ def test_four_times_the_checkpoints_take_about_four_times_the_work() -> None:
         return time.process_time() - began_s
 
     few, many = many_checkpoints(5_000), many_checkpoints(20_000)
+    least_few = least_many = float("inf")
     gc.collect()
     gc.disable()
     try:
-        least_few, least_many = min(cpu_s(few) for _ in range(5)), min(cpu_s(many) for _ in range(5))
+        for _ in range(4):  # a busy moment makes a measurement longer, never shorter
+            least_few, least_many = min(least_few, cpu_s(few)), min(least_many, cpu_s(many))
+            if least_many < 6 * least_few:
+                break
     finally:
         gc.enable()
     assert least_many < 10 * least_few
