@@ -212,7 +212,8 @@ def serve(registry: CollectorRegistry, port: int) -> Server:
         if error.errno == errno.EADDRINUSE:
             by = f" by {holder}" if (holder := holder_of_port(port)) else ", by whom cannot be seen"
             raise SettingsError(
-                f"[metrics] port: {ADDRESS}:{port} is taken{by}; set another [metrics] port, or 0 for any free one"
+                f"[metrics] port: {ADDRESS}:{port} is taken{by}; set another [metrics] port, or 0 for any free one "
+                "(without a file: GPUHOST_WATCHDOG_METRICS__PORT=0)"
             ) from error
         raise SettingsError(
             f"[metrics] port: cannot listen on {ADDRESS}:{port}: {error.strerror}; set another [metrics] port"

@@ -63,7 +63,7 @@ def take(folders: JobFolders, clock: Clock, argv: list[str], options: str = "") 
         folders.supervisor_lock,
         me=ProcessId(me, contract.start_ticks(me)),
         wall_s=wall_s,
-        command=" ".join(mask_command(argv)),
+        command=f"{' '.join(mask_command(argv))} (in {os.getcwd()})",
         when=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s)),
         options=options,
     )

@@ -57,6 +57,12 @@ class Signaller:
         self._note("signal_sent", f"TERM to pid {target.pid}: {sent.value}", pid=target.pid, outcome=sent.value)
         return True
 
+    def terminate_rest(self, watch: RunWatch) -> None:
+        """TERM to every member there is."""
+        outcomes = [(process, terminate(process.id)) for process in watch.members()]
+        words = ", ".join(f"{process.id.pid} {process.command} {sent.value}" for process, sent in outcomes[:20])
+        self._note("signal_sent", f"TERM to what is left: {words or 'nobody was left'}")
+
     def kill(self, watch: RunWatch) -> None:
         """One round of KILL; recorded before and after whenever it meets somebody new. Raises RecordingError."""
 

@@ -39,6 +39,7 @@ from watchdog.core.state import (
     Record,
     State,
     Terminate,
+    TerminateRest,
 )
 from watchdog.core.view import StatusView
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
@@ -338,6 +339,9 @@ class Supervisor:
                 assert self._watch is not None
                 if not self._signaller.terminate(self._watch, action, self._clock.monotonic()):
                     self._state = resumed(self._state, seen.now_s)
+            case TerminateRest():
+                assert self._watch is not None
+                self._signaller.terminate_rest(self._watch)
             case Kill():
                 assert self._watch is not None
                 try:
@@ -404,6 +408,10 @@ class Supervisor:
             if words != self._said_gate:
                 self._said_gate = words
                 self._screen.line("gate", f"closed: {words}")
+        if plan.rule == "works on in the background" and self._said_gate != plan.rule:
+            self._said_gate = plan.rule
+            names = ", ".join(f"{process.id.pid} {process.command}" for process in seen.members[:5])
+            self._screen.line("", f"its leader ended with 0; the run goes on with what it left: {names}")
         self._screen.live(live_line(view), seen.now_s)
         self._host.tend(self._watch, self._job.ledger)
 

@@ -108,7 +108,7 @@ def test_a_live_line_and_lasting_lines(tmp_path: Path) -> None:
     with counter(tmp_path / "bed", "--steps", "12", "--delay", "0.05") as bed, terminal(bed) as window:
         assert window.ended() == 0, bed.tell()
         shown = window.shown()
-        assert shown.count("run 1     starts from a first start") == 1
+        assert shown.count("run 1     starts from nothing: a first start") == 1
         assert "\r\x1b[K" in shown
         assert "/12" in shown
         assert "12 steps" in shown

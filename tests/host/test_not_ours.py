@@ -158,7 +158,8 @@ def test_what_a_launcher_that_failed_left_behind_is_ended(tmp_path: Path) -> Non
     command = background(tmp_path, "exit 7")
     with make_bed(tmp_path / "bed", command, level=0, relaunch={"failures": 1}) as bed:
         assert bed.ended(bed.start()) == 3, bed.tell()
-        assert killed(bed), bed.tell()
+        asked = [event["sentence"] for event in bed.kinds("signal_sent")]
+        assert any("TERM to what is left" in sentence for sentence in asked), bed.tell()
         assert not (tmp_path / "result").exists()
         assert [event["data"]["cause"] for event in bed.kinds("run_ended")] == ["exited"]
 

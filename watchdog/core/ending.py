@@ -13,7 +13,19 @@ from watchdog.core.facts import Known
 from watchdog.core.identity import ProcessId
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
-from watchdog.core.state import Choose, Ended, Kill, Plan, Policy, Record, RunState, State, Stop, Terminate
+from watchdog.core.state import (
+    Choose,
+    Ended,
+    Kill,
+    Plan,
+    Policy,
+    Record,
+    RunState,
+    State,
+    Stop,
+    Terminate,
+    TerminateRest,
+)
 from watchdog.core.transitions import HOLD_AT_ONCE, to, to_hold, wishing
 
 
@@ -27,10 +39,13 @@ def to_stop(
     beat: BeatSeen | None = None,
     kill_now: bool = False,
     look_again: bool = False,
+    rest: bool = False,
 ) -> tuple[State, Plan]:
     run = state.run
     assert run is not None
     kill_from = seen.now_s if kill_now else seen.now_s + policy.grace_s
+    if rest and run.beat_seen:
+        kill_from = seen.now_s + policy.remnant_s  # the one that could save is gone
     stop = Stop(
         cause=cause,
         reason=reason,
@@ -39,6 +54,7 @@ def to_stop(
         give_up_s=kill_from + policy.kill_wait_s,
         hold_after=cause in HOLD_AT_ONCE,
         killing=kill_now,
+        rest_asked=rest,
         asked_of=_beating(beat),
     )
     # First: a batch that is cut by a power failure must not lose this one.
@@ -59,7 +75,9 @@ def to_stop(
     )
     target = _beating(beat)
     seq = beat.beat.seq if beat is not None and look_again else None
-    action = Kill() if kill_now else Terminate(target, only_if_seq=seq, look_again=look_again)
+    action: Kill | Terminate | TerminateRest = Terminate(target, only_if_seq=seq, look_again=look_again)
+    if kill_now or rest:
+        action = Kill() if kill_now else TerminateRest()
     run = dataclasses.replace(run, stop=stop)
     if state.phase is not Phase.STOPPING:
         state = to(state, Phase.STOPPING, seen)
@@ -141,14 +159,15 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         run = dataclasses.replace(run, stop=stop)
         state = dataclasses.replace(state, run=run)
     if seen.now_s < stop.kill_from_s:
-        beating = beat is not None and beat.alive
-        if not seen.leader_alive and not beating and seen.shim is Shim.ALIVE:
-            # Whoever could save is gone: what is left is not worth the rest of the grace.
-            since = run.leader_gone_s if run.leader_gone_s is not None else seen.now_s
-            kill_from = min(stop.kill_from_s, since + policy.remnant_s)
-            stop = dataclasses.replace(stop, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
-            run = dataclasses.replace(run, leader_gone_s=since, stop=stop)
-            return dataclasses.replace(state, run=run), Plan(rule="remnants")
+        if seen.leader_alive or beater is not None or seen.shim is not Shim.ALIVE:
+            return state, Plan(rule="grace")
+        if not stop.rest_asked:
+            if run.beat_seen:
+                # Whoever could save is gone: what is left is not worth the rest of the grace.
+                kill_from = min(stop.kill_from_s, seen.now_s + policy.remnant_s)
+                stop = dataclasses.replace(stop, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
+            run = dataclasses.replace(run, stop=dataclasses.replace(stop, rest_asked=True))
+            return dataclasses.replace(state, run=run), Plan(rule="ask the rest", actions=(TerminateRest(),))
         return state, Plan(rule="grace")
     if not stop.killing:
         # The wait for the end begins with the first KILL, however late that comes.

@@ -43,7 +43,8 @@ class History:
     last_error: str | None = None
     finished: Mapping[str, Any] | None = None
     known: tuple[Known, ...] = ()
-    newest_wall_s: float | None = None  # when the newest step was first verified
+    newest: Known | None = None  # the newest that was verified and not refused since; of two versions the later one
+    newest_wall_s: float | None = None  # when that was
     run_ids: tuple[str, ...] = ()  # all that were ever launched, oldest first
     cleared: str | None = None  # a run whose suspects a person has cleared
     refused_runs: frozenset[str] = frozenset()
@@ -58,29 +59,30 @@ class History:
     def knew_checkpoint(self) -> bool:
         return bool(self.known)
 
-    @property
-    def newest(self) -> Known | None:
-        return max(reversed(self.known), key=lambda entry: entry.step, default=None)  # of two versions the later one
-
 
 def fold(events: Iterable[Event], history: History | None = None) -> History:
     """Replay events, oldest first. Linear: what grows with the job (the verified checkpoints) is gathered aside."""
     history = History() if history is None else history
     known, run_ids = dict.fromkeys(history.known), dict.fromkeys(history.run_ids)
-    newest, newest_wall_s = max((entry.step for entry in known), default=-1), history.newest_wall_s
+    newest, newest_wall_s = history.newest, history.newest_wall_s
     for event in events:
         history = _after(history, event)
         if event.kind == "checkpoint_verified":
             entry = _verified(event.data)
-            if entry not in known and entry.step >= newest:
-                newest, newest_wall_s = entry.step, event.wall_s
+            if entry != newest and (newest is None or entry.step >= newest.step):
+                newest, newest_wall_s = entry, event.wall_s
             known[entry] = None
+        elif event.kind == "checkpoint_refused" and newest is not None and event.data.get("step") == newest.step:
+            older = [entry for entry in known if entry.step < newest.step]
+            newest, newest_wall_s = max(reversed(older), key=lambda entry: entry.step, default=None), None
         elif event.kind == "run_launching":
             run_ids[str(event.data["run_id"])] = None
         elif event.kind == "archived":
             known.clear()
-            newest, newest_wall_s = -1, None
-    return dataclasses.replace(history, known=tuple(known), run_ids=tuple(run_ids), newest_wall_s=newest_wall_s)
+            newest, newest_wall_s = None, None
+    return dataclasses.replace(
+        history, known=tuple(known), run_ids=tuple(run_ids), newest=newest, newest_wall_s=newest_wall_s
+    )
 
 
 _NO_FAILURE = ("finished", "drained", "stopped")  # as in causes.py, whose words these are

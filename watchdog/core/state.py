@@ -34,6 +34,7 @@ class Stop:
     asked: bool = True  # TERM was sent
     asked_of: ProcessId | None = None  # to whom; None = the leader
     killing: bool = False  # KILL was sent at least once
+    rest_asked: bool = False  # what the leader left behind got its TERM
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +129,11 @@ class Terminate:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TerminateRest:
+    """TERM to every member: the leader is gone, nobody beats, and a wrapper may have left the one that can save."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Kill:
     """One round of KILL over everything that is proven ours."""
 
@@ -146,7 +152,7 @@ class Leave:
     code: int
 
 
-Action = Choose | Launch | Terminate | Kill | Quarantine | Leave
+Action = Choose | Launch | Terminate | TerminateRest | Kill | Quarantine | Leave
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

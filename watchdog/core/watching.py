@@ -53,7 +53,7 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         if seen.now_s - since >= policy.remnant_s:
             end = seen.end or EndSeen(cause=Cause.UNKNOWN, words="how it ended is not known")
             words = f"{end.words}; what it left behind is ended"
-            return to_stop(state, seen, policy, end.cause, words, kill_now=True)
+            return to_stop(state, seen, policy, end.cause, words, rest=True)
         return dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=since)), Plan(rule="remnants")
     state = dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=None))
     state, plan = _stall(state, seen, policy, beat)

@@ -62,7 +62,7 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if ended.hold_after or cause in HOLD_AT_ONCE:
         return done(*to_hold(state, seen, policy, _hold_words(cause, ended)))
     if state.wish is Wish.LEAVE:
-        return done(*leave(state, seen, f"step {step} is verified" if chosen else "no checkpoint is verified"))
+        return done(*leave(state, seen, _left_with(policy, step)))
     if cause.is_failure and failures >= policy.failure_limit:
         return done(
             *to_hold(
@@ -75,6 +75,12 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return done(state, Plan(rule="backoff"))
     # What was just verified is launched from: nothing of the job lives that could have changed it.
     return done(to(state, Phase.GATING, seen), Plan(rule="try again at once"))
+
+
+def _left_with(policy: Policy, step: int) -> str:
+    if policy.level < 2:
+        return "no checkpoints are demanded of it"
+    return f"step {step} is verified" if step >= 0 else "no checkpoint is verified"
 
 
 def _hold_words(cause: Cause, ended: Ended) -> str:

@@ -11,7 +11,7 @@ from watchdog.core.facts import Absent, Unknown
 from watchdog.core.identity import ProcessId
 from watchdog.core.phase import Phase
 from watchdog.core.seen import EndSeen, Request, Seen, Shim
-from watchdog.core.state import Action, Choose, Kill, State, Terminate
+from watchdog.core.state import Action, Choose, Kill, State, Terminate, TerminateRest
 
 POLICY = make_policy(leave_on_hold=False, grace_s=1800.0)
 EXIT_0 = EndSeen(cause=Cause.FINISHED, words="exit 0")
@@ -186,4 +186,25 @@ def test_nothing_else_that_is_left_behind_works_on(level: int, end: EndSeen, bea
     state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=level, beat_seen=beaten))
     for now_s in (1.0, 4.0):
         state, plan = decide(state, alive(now_s, leader_alive=False, end=end), policy)
-    assert (state.phase, plan.actions) == (Phase.STOPPING, (Kill(),))
+    assert (state.phase, plan.actions) == (Phase.STOPPING, (TerminateRest(),))
+    assert state.run is not None
+    assert state.run.stop is not None
+    grace_s = policy.remnant_s if beaten else policy.grace_s  # one that could save had beaten, and is gone
+    assert state.run.stop.kill_from_s == 4.0 + grace_s
+    state, plan = decide(state, alive(4.0 + grace_s, leader_alive=False, end=end, members=(member(),)), policy)
+    assert plan.actions == (Kill(),)
+
+
+def test_what_a_wrapper_left_is_asked_too_and_has_the_rest_of_the_grace() -> None:
+    """`bash run.sh` dies of the TERM; the trainer behind it never beat, and can save all the same."""
+    policy = make_policy(level=0)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=0))
+    state, plan = decide(state, alive(1.0, request=Request.DRAIN, members=(member(),)), policy)
+    assert plan.actions == (Terminate(None),)
+    left = {"leader_alive": False, "members": (member(),), "end": EXIT_0}
+    state, plan = decide(state, alive(1.1, **left), policy)
+    assert plan.actions == (TerminateRest(),)
+    state, plan = decide(state, alive(0.9 + policy.grace_s, **left), policy)
+    assert plan.actions == (), "asked once, and not killed before the grace is over"
+    state, plan = decide(state, alive(1.0 + policy.grace_s, **left), policy)
+    assert plan.actions == (Kill(),)
