@@ -99,6 +99,9 @@ RECORDS = st.sampled_from(
         Record("run_goes_on", ""),
         acknowledged("1-a"),
         acknowledged("2-a"),
+        Record("run_beats", "", {"run_id": "1-a"}),
+        Record("checkpoint_refused", "", {"step": 20}),
+        Record("checkpoint_refused", "", {"step": None}),
         Record("run_refused", "", {"run_id": "1-a"}),
         Record("hold", "", {"reason": "r"}),
         Record("lifted", ""),
@@ -151,6 +154,16 @@ def test_a_step_that_a_later_run_saved_anew_is_known_by_its_last_version() -> No
     history = fold([at(1.0, verified(20, "old", "1-a")), at(7.0, verified(20, "new", "2-a"))])
     assert history.newest_wall_s == 7.0
     assert history.newest == Known(step=20, digest="new", run_id="2-a")
+
+
+def test_a_step_that_was_refused_is_no_longer_the_newest_and_is_again_once_it_is_verified_anew() -> None:
+    refused = Record("checkpoint_refused", "", {"step": 20})
+    history = folded(verified(10), verified(20), refused)
+    assert history.newest == Known(step=10, digest="d", run_id="1-a")
+    assert history.knew_checkpoint
+    assert folded(verified(10), verified(20), refused, verified(20)).newest == Known(step=20, digest="d", run_id="1-a")
+    assert folded(verified(20), refused).newest is None
+    assert folded(verified(20), refused).knew_checkpoint, "a fresh start in its place would be a lost job"
 
 
 def test_every_run_that_was_launched_is_remembered_in_order_and_once() -> None:
@@ -209,6 +222,7 @@ GOOD: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("number", "run_id", "baseline_step"),
     ),
     "run_acknowledged": ({"run_id": "3-a", "step": 10, "digest": "d", "fresh": False}, ("run_id",)),
+    "run_beats": ({"run_id": "3-a"}, ("run_id",)),
     "run_stopping": (
         {"run_id": "3-a", "cause": "drained", "reason": "asked", "hold_after": False, "kill_now": False},
         ("run_id", "cause", "reason", "hold_after"),

@@ -355,6 +355,19 @@ def test_an_adopted_run_that_has_acknowledged_may_lose_its_beat_file(beat: Fact[
         assert (state.phase, plan.actions) == (Phase.RUNNING, ())
 
 
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("own", [True, False], ids=["its own", "another run's"])
+def test_that_a_run_was_heard_is_remembered_for_it_alone(level: int, own: bool) -> None:
+    """At level 1 nothing is ever acknowledged: the ledger says that it beat, so a file that is gone was removed."""
+    past = after_runs(0, make_policy(level=level, target_step=None), proven=False)
+    past.add(Record("run_beats", "run 1 beats", {"run_id": "1-a" if own else "9-z"}))
+    state = past.restored(1000.0)
+    for now_s in (1000.0, 1061.0, 1064.0):
+        seen = alive(now_s, beat=Absent("gone"), acknowledgement=Absent("none"))
+        state, _ = decide(state, seen, past.policy)
+    assert state.phase is (Phase.RUNNING if own else Phase.STOPPING)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 2])
 @pytest.mark.parametrize("ack", [Absent("none"), said(acknowledgement(0, fresh=True))], ids=["none", "fresh"])
 def test_a_run_that_ended_unproven_while_nobody_watched_is_refused_whatever_is_cut(
