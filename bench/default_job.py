@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         "unigram_entropy": summary["unigram_entropy"],
         "loss_over_entropy": round(summary["ratio"], 3),
         "wall_s": round(wall_s),
-        "cpu_of_the_supervisor_s": round(cpu_s, 1),
+        "cpu_s": round(cpu_s, 1),
     }
     print(json.dumps(row))
     if wanted.record:
