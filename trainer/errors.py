@@ -14,7 +14,6 @@ checkpoint's fault, and an older checkpoint would not load either.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
 from watchdog import contract
 
@@ -61,25 +60,12 @@ class Drained(TrainerError):
     exit_code = contract.EXIT_FINISHED
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and everything behind it, through `__cause__` and `__context__`, each once."""
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [error]
-    while todo:
-        current = todo.pop(0)
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        todo += [current.__cause__, current.__context__]
-
-
 def is_memory_shortage(error: BaseException) -> bool:
     """True when a link of the chain is ENOMEM, a MemoryError, or torch's words for it.
 
     A failing `readinto` hides it: SystemError with OSError(12) as its cause, or ValueError: read of closed file.
     """
-    for link in chain(error):
+    for link in contract.error_chain(error):
         if isinstance(link, MemoryError) or getattr(link, "errno", None) == errno.ENOMEM:
             return True
         if any(phrase in str(link).lower() for phrase in _MEMORY_PHRASES):
@@ -89,7 +75,7 @@ def is_memory_shortage(error: BaseException) -> bool:
 
 def first_errno(error: BaseException, among: frozenset[int]) -> int | None:
     """The first errno of the chain that is in `among`, else None."""
-    for link in chain(error):
+    for link in contract.error_chain(error):
         number = getattr(link, "errno", None)
         if isinstance(number, int) and number in among:
             return number

@@ -474,7 +474,7 @@ class Acknowledgement:
 
 
 # --- failure ------------------------------------------------------------------------------------------------
-def _error_chain(error: BaseException) -> Iterator[BaseException]:
+def error_chain(error: BaseException) -> Iterator[BaseException]:
     """The error and everything behind it: a shortage of memory likes to hide in `__cause__` or `__context__`."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
@@ -491,7 +491,7 @@ def failure_record(error: BaseException) -> dict[str, object]:
     """What is kept of an exception: class, message and errno of each link, and the last lines of its traceback."""
     chain = [
         {"class": type(link).__name__, "message": str(link)[:2000], "errno": getattr(link, "errno", None)}
-        for link in _error_chain(error)
+        for link in error_chain(error)
     ]
     for link in chain:
         if not isinstance(link["errno"], int):

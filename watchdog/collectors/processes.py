@@ -103,14 +103,6 @@ def tracer_of(pid: int, proc: str = "/proc") -> int:
     return 0
 
 
-def waiting_in(pid: int, proc: str = "/proc") -> str:
-    """Where in the kernel a process waits (`wchan`), for a person; empty when it cannot be seen."""
-    with contextlib.suppress(OSError):
-        text = Path(f"{proc}/{pid}/wchan").read_text(encoding="ascii", errors="replace").strip()
-        return "" if text == "0" else text
-    return ""
-
-
 def traces_of(process: Process, run_lock: os.stat_result | None, proc: str = "/proc") -> Traces:
     """What a process carries of a run. Kernel threads (no memory of their own) and other users' read as clean.
 
