@@ -76,7 +76,9 @@ class Signaller:
         if fresh:
             names = ", ".join(f"{process.id.pid} {process.command}" for process in fresh[:20])
             try:
-                self._record("run_killing", f"KILL to {names}", pids=sorted(process.id.pid for process in fresh)[:2000])
+                self._record(
+                    "run_killing", f"KILL to {names}", pids=sorted(process.id.pid for process in fresh)[:20_000]
+                )
             except RecordingError:
                 thaw(known)
                 raise

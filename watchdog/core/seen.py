@@ -66,10 +66,9 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """An action that could not be done. `permanent`: trying again cannot help."""
+    """An action that could not be done, and why."""
 
     words: str
-    permanent: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
