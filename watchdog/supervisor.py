@@ -291,6 +291,8 @@ class Supervisor:
         """What the verifier found: recorded first, then believed."""
         for found in self._verifier.results():
             known = {(entry.step, entry.digest) for entry in self._history.known}
+            # The same bytes may be saved anew after they were refused: above the newest that stands, they are news.
+            newest = -1 if self._history.newest is None else self._history.newest.step
             records = [
                 Record(
                     "checkpoint_verified",
@@ -298,7 +300,7 @@ class Supervisor:
                     {"step": checkpoint.step, "digest": checkpoint.digest, "run_id": checkpoint.run_id},
                 )
                 for checkpoint in found.verified
-                if (checkpoint.step, checkpoint.digest) not in known
+                if (checkpoint.step, checkpoint.digest) not in known or checkpoint.step > newest
             ]
             try:
                 if records:
