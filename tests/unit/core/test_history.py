@@ -317,3 +317,22 @@ def test_whatever_can_be_folded_is_a_history_that_a_supervisor_can_begin_with(li
         living = run_record(3, str(history.open_run["run_id"]), 10, Expectation(fresh=True))
     state = restore(history, living, 100.0, make_policy())
     assert state.ended is None or isinstance(state.ended.number, int)
+
+
+def test_the_same_bytes_saved_anew_after_a_refusal_stand_again() -> None:
+    """Step 20 was damaged, refused, and saved anew bit for bit: from then on it is the newest again."""
+
+    def event(kind: str, **data: object) -> Event:
+        return Event(seq=1, wall_s=1.0, kind=kind, sentence="", data=data)
+
+    first = [
+        event("checkpoint_verified", step=10, digest="a", run_id="1-a"),
+        event("checkpoint_verified", step=20, digest="b", run_id="1-a"),
+        event("checkpoint_refused", step=20, manifest="m", why="damaged"),
+    ]
+    refused = fold(first)
+    assert refused.newest is not None
+    assert refused.newest.step == 10
+    again = fold([event("checkpoint_verified", step=20, digest="b", run_id="1-a")], refused)
+    assert again.newest is not None
+    assert again.newest.step == 20
