@@ -174,7 +174,9 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
         if view.supervisor_pid != pid:
             print("stopped; another supervisor has taken the job since")
             return EXIT_OK
-        if view.state == "hold" and view.hold_reason != held:
+        # A hold without a living run is as stopped as can be; with one, nothing was ended.
+        alive = view.run is not None and view.run.alive
+        if view.state == "hold" and alive and view.hold_reason != held:
             held = view.hold_reason
             print(f"HOLD: {held}", file=sys.stderr)
         if time.monotonic() - said >= _SAY_EVERY_S:
