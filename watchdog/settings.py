@@ -7,15 +7,18 @@ anything doubtful, to touch the disk beyond reading the one file, and to reach f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from watchdog import settings_file, settings_job, units
+from watchdog.core.limits import MEMORY_NEED_BYTES
 from watchdog.errors import SettingsError
 from watchdog.settings_file import Document, Entries
 from watchdog.settings_keys import COMPUTED, Place, keys_of, one_line, problem, read_value
+from watchdog.settings_limits import Checks, Limits
 from watchdog.settings_shape import (
     DEFAULT_JOB,
     DEFAULT_METRICS_PORT,
@@ -27,6 +30,7 @@ from watchdog.settings_shape import (
     Loop,
     Memory,
     Metrics,
+    Probe,
     Relaunch,
     Settings,
     State,
@@ -37,13 +41,16 @@ from watchdog.settings_shape import (
 __all__ = [
     "DEFAULT_JOB",
     "DEFAULT_METRICS_PORT",
+    "Checks",
     "Deadlines",
     "Disk",
     "Job",
+    "Limits",
     "Log",
     "Loop",
     "Memory",
     "Metrics",
+    "Probe",
     "Relaunch",
     "Settings",
     "State",
@@ -203,6 +210,11 @@ def _fill_in(merged: Values, environ: Mapping[str, str], here: Place) -> None:
     job.setdefault("directory", here.base)
     if job.get("level", COMPUTED) is COMPUTED:
         job["level"] = 2 if configured or not job.get("command") else 0
+    if merged["memory"].get("need", COMPUTED) is COMPUTED:
+        # The built-in job's need is known; another's depends on whether there is a GPU (core/limits.py).
+        merged["memory"]["need"] = None if job.get("command") else MEMORY_NEED_BYTES
+    if "python" not in merged["probe"]:
+        merged["probe"]["python"] = Path(sys.executable)
 
 
 def _build(section: str, values: Mapping[str, Any]) -> Any:

@@ -198,4 +198,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name[:200].lower(), list(lower), n=1, cutoff=0.6)
     if close:
         return f"; did you mean {lower[close[0]]}?"
-    return f"; known are {', '.join(names)}" if len(names) <= 12 else ""
+    return f"; known are {', '.join(names)}" if len(names) <= 16 else ""

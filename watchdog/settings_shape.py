@@ -8,13 +8,15 @@ Refuses to read anything; `settings.py` does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 from watchdog.contract import ENV_PREFIX, PHASES
+from watchdog.settings_limits import Checks, Limits
+from watchdog.settings_meta import key, key_name
 
 JOB_NAME_PATTERN: Final = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\Z"
 DEFAULT_JOB: Final = "default"
@@ -23,35 +25,6 @@ DEFAULT_METRICS_PORT: Final = 11477
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _KIB, _MIB, _GIB, _TIB = 1024, 1024**2, 1024**3, 1024**4
-
-
-def _key_name(attribute: str) -> str:
-    """`grace_s` -> `grace`: in the file the unit stands with the value."""
-    return attribute.removesuffix("_s").removesuffix("_bytes")
-
-
-def key(
-    description: str,
-    *,
-    kind: Literal["plain", "duration", "size", "path"] = "plain",
-    allowed: str = "",
-    example: str = "",
-    computed: str = "",
-    check: Callable[[Any], str] | None = None,
-    ge: float | None = None,
-    le: float | None = None,
-    pattern: str | None = None,
-) -> Meta:
-    """What is known about a key.
-
-    `allowed` is the end of the sentence "must be ..."; without it, it is made from kind and range. `example` is
-    what the template shows, commented out, for a key that has no value of its own. `computed` is a word that stands
-    for "not given" (`auto`). `check` returns what is wrong with a value of the right type, or an empty text.
-    """
-    extra = {"kind": kind, "allowed": allowed, "example": example, "computed": computed, "check": check}
-    if pattern is not None:
-        return Meta(description=description, extra=extra, pattern=pattern)
-    return Meta(description=description, extra=extra, ge=ge, le=le)
 
 
 def _deadline(description: str) -> Meta:
@@ -77,7 +50,19 @@ def _check_environment(environment: Mapping[str, str]) -> str:
     return ""
 
 
-class Job(Struct, frozen=True, kw_only=True, rename=_key_name):
+def _check_progress(text: str) -> str:
+    if text in ("auto", "off"):
+        return ""
+    from watchdog.classify.progress_lines import PatternError, pattern_of  # only for who names a pattern
+
+    try:
+        pattern_of(text)
+    except PatternError as error:
+        return str(error)
+    return ""
+
+
+class Job(Struct, frozen=True, kw_only=True, rename=key_name):
     """What is to be trained. Its identity is `checkpoints`."""
 
     name: Annotated[
@@ -127,6 +112,15 @@ class Job(Struct, frozen=True, kw_only=True, rename=_key_name):
             allowed='"all" or a list of UUID prefixes and indexes such as ["GPU-3f1c", "0"]',
         ),
     ] = "all"
+    progress: Annotated[
+        str,
+        key(
+            "where a trainer that makes no beats shows its progress in its output: auto, off, huggingface, lightning, "
+            "nanogpt, torchtitan, or a regular expression with the named groups step, loss, tokens (any of them)",
+            allowed='one of these words, or an expression such as "step (?P<step>[0-9]+)"',
+            check=_check_progress,
+        ),
+    ] = "auto"
     target_step: Annotated[
         Annotated[int, Meta(ge=1, le=2**53)] | None,
         key(
@@ -150,7 +144,7 @@ class Job(Struct, frozen=True, kw_only=True, rename=_key_name):
         return not self.command
 
 
-class State(Struct, frozen=True, kw_only=True, rename=_key_name):
+class State(Struct, frozen=True, kw_only=True, rename=key_name):
     """Where the supervisor remembers."""
 
     folder: Annotated[
@@ -163,15 +157,22 @@ class State(Struct, frozen=True, kw_only=True, rename=_key_name):
     ]
 
 
-class Memory(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Memory(Struct, frozen=True, kw_only=True, rename=key_name):
     """Host memory."""
 
     need_bytes: Annotated[
-        int, key("host memory that must be available before a launch", kind="size", ge=0, le=64 * _TIB)
-    ] = _GIB
+        Annotated[int, Meta(ge=0, le=64 * _TIB)] | None,
+        key(
+            "host memory that must be available before a launch; auto = 1 GiB, and 3 GiB for a command of one's own "
+            "where there is a GPU that it may use",
+            kind="size",
+            allowed='a size from 0B to 64TiB, such as "500MB" or "3GiB", or "auto"',
+            computed="auto",
+        ),
+    ] = None
 
 
-class Disk(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Disk(Struct, frozen=True, kw_only=True, rename=key_name):
     """Disk space."""
 
     need_bytes: Annotated[
@@ -179,7 +180,7 @@ class Disk(Struct, frozen=True, kw_only=True, rename=_key_name):
     ] = _GIB
 
 
-class Deadlines(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Deadlines(Struct, frozen=True, kw_only=True, rename=key_name):
     """How long each phase may go without a beat before the run counts as stalled."""
 
     start_s: Annotated[float, _deadline("from the launch to the first beat")] = 2 * _MINUTE
@@ -206,7 +207,7 @@ class Deadlines(Struct, frozen=True, kw_only=True, rename=_key_name):
         return float(getattr(self, phase + "_s"))
 
 
-class Stop(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Stop(Struct, frozen=True, kw_only=True, rename=key_name):
     """Stopping a run."""
 
     grace_s: Annotated[
@@ -217,7 +218,7 @@ class Stop(Struct, frozen=True, kw_only=True, rename=_key_name):
     ] = 20.0
 
 
-class Relaunch(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Relaunch(Struct, frozen=True, kw_only=True, rename=key_name):
     """Bringing a job back."""
 
     failures: Annotated[int, key("failures in a row without a new checkpoint that make it a hold", ge=1, le=100)] = 3
@@ -231,7 +232,7 @@ class Relaunch(Struct, frozen=True, kw_only=True, rename=_key_name):
     ] = 10 * _MINUTE
 
 
-class Log(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Log(Struct, frozen=True, kw_only=True, rename=key_name):
     """The trainer's output."""
 
     limit_bytes: Annotated[
@@ -240,7 +241,7 @@ class Log(Struct, frozen=True, kw_only=True, rename=_key_name):
     runs: Annotated[int, key("run folders that are kept", ge=1, le=10_000)] = 20
 
 
-class Metrics(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Metrics(Struct, frozen=True, kw_only=True, rename=key_name):
     """Prometheus metrics, on 127.0.0.1 only."""
 
     port: Annotated[
@@ -249,10 +250,30 @@ class Metrics(Struct, frozen=True, kw_only=True, rename=_key_name):
     ] = DEFAULT_METRICS_PORT
 
 
-class Loop(Struct, frozen=True, kw_only=True, rename=_key_name):
+class Loop(Struct, frozen=True, kw_only=True, rename=key_name):
     """The supervisor's own rhythm."""
 
     period_s: Annotated[float, key("time between two looks", kind="duration", ge=0.05, le=10)] = 1.0
+
+
+class Probe(Struct, frozen=True, kw_only=True, rename=key_name):
+    """Measuring a device with a matrix product."""
+
+    python: Annotated[
+        Path,
+        key(
+            "the Python that has torch; not given = the one that watchdog runs under",
+            kind="path",
+            example='"~/venv/bin/python"',
+        ),
+    ]
+    deadline_s: Annotated[
+        float, key("how long one measurement may take, with importing torch", kind="duration", ge=5, le=_HOUR)
+    ] = 2 * _MINUTE
+    memory_bytes: Annotated[
+        int,
+        key("memory that one measurement may take, on the host and on the device", kind="size", ge=256 * _MIB, le=_TIB),
+    ] = 4 * _GIB
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -272,6 +293,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     log: Log
     metrics: Metrics
     loop: Loop
+    probe: Probe
+    checks: Checks
+    limits: Limits
     source: tuple[str, ...] = ("defaults",)
     config_file: Path | None = None
 
@@ -291,6 +315,9 @@ SHARED_SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "log": Log,
     "metrics": Metrics,
     "loop": Loop,
+    "probe": Probe,
+    "checks": Checks,
+    "limits": Limits,
 }
 SECTIONS: Final[Mapping[str, type[Struct]]] = {"job": Job, **SHARED_SECTIONS}
 

@@ -250,7 +250,7 @@ SEVERAL = '[jobs.small]\ncommand = ["a"]\n[jobs.large]\ncommand = ["b"]\nmemory.
 def test_one_of_several_jobs_is_chosen(load: Load) -> None:
     large = load(SEVERAL, job="large")
     assert (large.job.name, large.job.command, large.memory.need_bytes) == ("large", ("b",), 3 * 1024**3)
-    assert load(job="small").memory.need_bytes == 1024**3
+    assert load(job="small").memory.need_bytes is None  # 1 GiB, or 3 where it may use a GPU
 
 
 def test_several_jobs_and_no_choice_lists_them(load: Load) -> None:

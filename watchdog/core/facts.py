@@ -1,41 +1,58 @@
 """Facts: what was seen, when, and what could not be seen. Frozen, and without an opinion.
 
 Every field is `Known(value, at_s)`, `Unknown(why)` (we looked and could not see) or `Absent()` (there is nothing to
-see on this host). Unknown is never healthy; absent is never a fault by itself.
+see on this host). Where one look proves nothing, a fact carries the looks before it.
 Refuses to read anything: collectors make facts, checks judge them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from watchdog.core.devicefacts import Device, DeviceProcess, DeviceSample, Driver, Probe
+from watchdog.core.fact import Absent, Fact, Known, Unknown, value_of
+from watchdog.core.kernel import KernelLine, KernelLog
+
+__all__ = [
+    "Absent",
+    "BeatFact",
+    "CgroupLimit",
+    "Clocks",
+    "Device",
+    "DeviceHolder",
+    "DeviceProcess",
+    "DeviceSample",
+    "Disk",
+    "Driver",
+    "Fact",
+    "Facts",
+    "Jump",
+    "KernelLine",
+    "KernelLog",
+    "Known",
+    "Lock",
+    "LockHolder",
+    "Memory",
+    "OomKills",
+    "Pressure",
+    "Probe",
+    "Processes",
+    "Progress",
+    "ProgressPoint",
+    "RunProcess",
+    "Unknown",
+    "Wsl",
+    "value_of",
+]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Known(Generic[T]):
-    """A value and the CLOCK_MONOTONIC second at which it was read."""
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CgroupLimit:
+    """One ancestor cgroup with a memory limit. `held_bytes` is usage without file pages, which can be had."""
 
-    value: T
-    at_s: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unknown:
-    """We looked and could not see; `why` is a sentence for a person."""
-
-    why: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Absent:
-    """There is no such thing on this host; `why` says how we know."""
-
-    why: str = ""
-
-
-Fact = Known[T] | Unknown | Absent
+    cgroup: str
+    limit_bytes: int
+    held_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +68,42 @@ class Memory:
     host_available_bytes: int
     limit_bytes: int | None = None
     limit_cgroup: str | None = None
+    limits: tuple[CgroupLimit, ...] = ()  # every ancestor's, our own group first
+    cached_bytes: int = 0  # page cache of the host
+    swap_total_bytes: int = 0
+    swap_free_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Pressure:
+    """Pressure stall information of memory, percent of time (Documentation/accounting/psi.rst).
+
+    Without PSI (`from_psi` false) the two figures are 0 and `major_faults_per_s` and `swapped_in_per_s` (pages) speak;
+    None before there were two looks.
+    """
+
+    from_psi: bool
+    some_avg10_percent: float = 0.0
+    some_avg60_percent: float = 0.0
+    full_avg10_percent: float = 0.0
+    full_avg60_percent: float = 0.0
+    major_faults_per_s: float | None = None
+    swapped_in_per_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OomKills:
+    """Processes that the kernel killed for memory. Counters never go back; `since_*` are deltas over `watched_s`.
+
+    A single look has watched nothing: its deltas are 0, and the kernel log has to tell.
+    """
+
+    host: int | None  # /proc/vmstat oom_kill, since boot
+    cgroup: int | None  # the tightest counting ancestor's
+    cgroup_path: str
+    since_host: int = 0
+    since_cgroup: int = 0
+    watched_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +111,15 @@ class Disk:
     """One path the job writes to, and the file system under it."""
 
     path: str
-    purpose: str  # "state", "checkpoints", "cache"
+    purpose: str  # "state", "checkpoints", "cache"; "windows" is the drive behind a WSL disk
     filesystem: str  # as in mountinfo: ext4, tmpfs, 9p, ...
     free_bytes: int
     total_bytes: int
     free_inodes: int | None  # None where the file system does not count them
     read_only: bool
     true_flock: bool
+    drvfs: bool = False  # a Windows drive: DrvFs over 9p, virtiofs or WSL 1's own
+    earlier: tuple[tuple[float, int], ...] = ()  # (monotonic s, free bytes) of looks before, oldest first
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +144,6 @@ class Lock:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Driver:
-    """The NVIDIA driver as NVML reports it."""
-
-    version: str
-    devices: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BeatFact:
     """The run's last beat as facts. `age_s` is measured on the monotonic clock."""
 
@@ -111,12 +158,123 @@ class BeatFact:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProgressPoint:
+    """One look at the run's progress; what the trainer did not say is None."""
+
+    at_s: float
+    step: int | None = None
+    tokens: int | None = None
+    loss: float | None = None  # may be nan or infinite: that is what was reported
+    gradient_norm: float | None = None
+    phase: str | None = None  # of the beat; None from a log
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """The run's progress over time, from its beats or from its log. `points`: oldest first, each a new word of the run.
+
+    `step_changed_s` is the moment at which the step was first seen as it is now. `step_s` are seconds a step:
+    `typical_step_s` the median over this job's own history, `recent_step_s` over the last points; None before there
+    were enough.
+    """
+
+    run_id: str
+    source: str  # "beats", or "log (huggingface)" and its like
+    points: tuple[ProgressPoint, ...]
+    step_changed_s: float | None = None
+    heard_s: float | None = None  # the moment of the newest word, whatever it said
+    typical_step_s: float | None = None
+    recent_step_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceHolder:
+    """A process that has a device node open. Our own sampling child is left out."""
+
+    pid: int
+    command: str
+    nodes: tuple[str, ...]  # "/dev/nvidia0", "/dev/dxg"
+    of_run: bool  # it belongs to the run of this job
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunProcess:
+    """A process of the run. `states` counts its threads by their letter in `/proc`; `stuck_s`: how long in state D."""
+
+    pid: int
+    command: str
+    state: str  # of the leader thread
+    states: tuple[tuple[str, int], ...] = ()
+    wait_channel: str = ""  # /proc/PID/wchan of a thread in state D, "" where it cannot be read
+    stuck_s: float = 0.0  # seen in state D at every look since; 0 at the first
+    defunct_s: float = 0.0  # the same for Z
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Processes:
+    """The process table as far as the checks need it."""
+
+    initial_namespace: (
+        bool | None
+    )  # are our pids those of the kernel itself, which NVML speaks of? None: not to be told
+    pid_max: int
+    run: tuple[RunProcess, ...]  # () without a living run
+    holders: tuple[DeviceHolder, ...]
+    unreadable: int = 0  # processes whose open files are hidden from us
+    stuck: tuple[RunProcess, ...] = ()  # of the whole host, in state D
+    defunct: tuple[RunProcess, ...] = ()  # of the whole host, Z
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Jump:
+    """A leap of the clocks. `kind`: "suspend" (the machine slept), "step" (wall clock set), "freeze" (we slept)."""
+
+    kind: str
+    at_s: float
+    seconds: float  # negative: the wall clock was set back
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Clocks:
+    """Boot id and what the clocks did. `asleep_s`: CLOCK_BOOTTIME - CLOCK_MONOTONIC, since boot; 0 on WSL, always."""
+
+    boot_id: str
+    asleep_s: float
+    watched_s: float = 0.0  # how long jumps have been looked for
+    jumps: tuple[Jump, ...] = ()  # oldest first, the last few
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Wsl:
+    """Windows Subsystem for Linux. Settings are as written in wsl.conf and .wslconfig, by "section.key", lower case."""
+
+    version: int  # 1 or 2
+    kernel: str
+    systemd: bool | None  # process 1 is systemd
+    guest_settings: Fact[dict[str, str]]  # /etc/wsl.conf
+    windows_settings: Fact[dict[str, str]]  # .wslconfig
+    windows_settings_path: str = ""
+    dxg: bool = False  # /dev/dxg is there
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """One frozen snapshot of the host, as far as the checks need it."""
 
     at_s: float
+    wall_s: float
     memory: Fact[Memory]
+    pressure: Fact[Pressure]
+    oom: Fact[OomKills]
     disks: tuple[Fact[Disk], ...]
     locks: tuple[Fact[Lock], ...]
     driver: Fact[Driver]
+    devices: Fact[tuple[Device, ...]]
+    probe: Fact[tuple[Probe, ...]]
+    processes: Fact[Processes]
     beat: Fact[BeatFact]
+    progress: Fact[Progress]
+    kernel: Fact[KernelLog]
+    clocks: Fact[Clocks]
+    wsl: Fact[Wsl]
+    blind_s: float = 0.0  # how long something that is here could not be seen, measured by who watches

@@ -19,14 +19,34 @@ class Remedy(enum.Enum):
     """The closed set of next steps; the value is what a person reads."""
 
     NONE = "nothing to do"
+    # on this host, by a person
     FREE_MEMORY = "free host memory, or lower [memory] need"
+    RAISE_LIMIT = "raise the memory limit of the cgroup named, or let the job need less"
     FREE_DISK = "free disk space"
     MOVE_STATE = "put the folder on a native Linux file system"
     REMOUNT = "the disk failed or was remounted read-only: look at the kernel log before anything else"
+    CHECK_DISK = "look at the disk (smartctl, dmesg) and copy the newest checkpoint elsewhere"
     ASK_HOLDER = "another process holds the job: watchdog status"
+    ASK_OWNER = "ask the owner of the process named; the watchdog ends nothing that is not its own"
+    # the job
     RELAUNCH = "watchdog relaunch"
     WAIT = "wait; the supervisor is on it"
+    SMALLER = "let the job need less device memory: a smaller batch, or free what else uses the device"
+    LOOK_AT_TRAINING = "look at the training itself: data, learning rate, loss"
+    # the device and its driver
     CHECK_DRIVER = "look at the NVIDIA driver: nvidia-smi"
+    CHECK_DEVICES = "name devices that are there: [job] devices, CUDA_VISIBLE_DEVICES; nvidia-smi -L lists them"
+    RELOAD_DRIVER = "load the driver that fits its library: reboot, or reload the nvidia modules"
+    RESET_DEVICE = "end what uses the device, then reset it: nvidia-smi --gpu-reset -i DEVICE, or reboot"
+    REBOOT = "reboot the host"
+    WSL_SHUTDOWN = "in Windows: wsl --shutdown, then start again"
+    COOL = "look at fans, dust, air and power supply"
+    RESEAT = "look at the card in its slot: risers, cables, BIOS lanes"
+    REPLACE = "take the device out of use: it computes wrongly or loses memory"
+    PROBE = "measure the device: watchdog probe"
+    # the surroundings
+    WSL_SETTINGS = "change the settings named, then in Windows: wsl --shutdown"
+    SET_CLOCK = "let the clock be kept by NTP, and find out who sets it"
     LOOK = "look at the reason given; the watchdog could not see"
 
 
@@ -35,7 +55,9 @@ class Finding:
     """One check's word about one subject.
 
     `reason` is a sentence with figures and units; `evidence` are further lines; `subject` names the device, disk
-    or process meant.
+    or process meant; `cause` says in words what is most likely behind it ("" where there is nothing behind it).
+    `device` is the UUID, for a finding about one device. `looks_wanted`: the check has seen something that one look
+    does not prove, and would judge anew with that many further looks.
     """
 
     check: str
@@ -43,4 +65,35 @@ class Finding:
     subject: str
     reason: str
     evidence: tuple[str, ...] = ()
+    cause: str = ""
     remedy: Remedy = Remedy.NONE
+    device: str | None = None
+    looks_wanted: int = 0
+
+
+def calls_for_a_stop(finding: Finding) -> bool:
+    """Whether it is a reason to end a living run: critical, and a relaunch is what helps."""
+    return finding.severity is Severity.CRITICAL and finding.remedy is Remedy.RELAUNCH
+
+
+def unknown(check: str, subject: str, why: str, remedy: Remedy = Remedy.LOOK, *, device: str | None = None) -> Finding:
+    """We looked and could not see."""
+    return Finding(check=check, severity=Severity.UNKNOWN, subject=subject, reason=why, remedy=remedy, device=device)
+
+
+def fine(check: str, subject: str, reason: str, *evidence: str, device: str | None = None) -> Finding:
+    """Seen, and in order."""
+    return Finding(check=check, severity=Severity.OK, subject=subject, reason=reason, evidence=evidence, device=device)
+
+
+def unsure(check: str, subject: str, reason: str, looks: int, *evidence: str, device: str | None = None) -> Finding:
+    """Suspicious, and not proven by the looks there were: `looks` more are wanted. Not said to anybody as it is."""
+    return Finding(
+        check=check,
+        severity=Severity.OK,
+        subject=subject,
+        reason=reason,
+        evidence=evidence,
+        device=device,
+        looks_wanted=looks,
+    )

@@ -1,24 +1,87 @@
 """Limits: the figures that checks compare facts with, passed in and never reached for.
 
 Responsible for the names, the units and the defaults. Refuses to know where a figure comes from: settings fill this
-in for a job; `diagnose` without any configuration uses the defaults.
+in for a job; `diagnose` without any configuration uses the defaults. watchdog/settings_limits.py has a key for each.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 GIB = 1024**3
+MEMORY_NEED_BYTES = GIB
+GPU_MEMORY_NEED_BYTES = 3 * GIB  # the diary: below it torch.load failed even with device memory to spare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one job asks of its host.
+    """What one job asks of its host, and where a reading becomes a finding.
 
-    `memory_need_bytes` and `disk_need_bytes` are what a launch needs free; below `inodes_least` free inodes a
-    checkpoint, a log and a ledger can no longer be counted on.
+    `memory_need_bytes` None: the job states none; see `memory_need`. `devices` None: every device is the job's; else
+    UUIDs, UUID prefixes or indexes. `train_deadline_s`: how long a step may take.
     """
 
-    memory_need_bytes: int = GIB
+    memory_need_bytes: int | None = None
     disk_need_bytes: int = GIB
+    devices: tuple[str, ...] | None = None
+    train_deadline_s: float = 120.0
+    off: frozenset[str] = frozenset()  # checks that are switched off
+    xid: Mapping[int, str] = dataclasses.field(default_factory=dict)  # overrides, see checks/xid_table.py
+
     inodes_least: int = 1000
+    # devices
+    looks: int = 5  # consecutive samples that a contradiction must show
+    lost_pid_looks: int = 3
+    driver_hung_s: float = 60.0
+    driver_crashes: int = 3
+    busy_percent: int = 90
+    contradiction_power_fraction: float = 0.45  # of the power limit; the diary's ghost: 60 of 170 W, 0.35
+    codec_percent: int = 10  # encoder or decoder above it explain power or utilization
+    ghost_memory_fraction: float = 0.5
+    paging_memory_fraction: float = 0.95
+    unowned_memory_bytes: int = GIB
+    unowned_memory_fraction_wsl: float = 0.5  # Windows has its desktop and its games there
+    foreign_memory_bytes: int = 256 * 1024**2
+    pcie_load_percent: int = 50
+    ecc_uncorrected: int = 1
+    xid_window_s: float = 3600.0
+    compute_floor_tflops: float = 2.0
+    compute_baseline_fraction: float = 0.5
+    # memory
+    cgroup_fraction: float = 0.9
+    pressure_full_percent: float = 10.0
+    pressure_faults_per_s: float = 500.0
+    oom_window_s: float = 3600.0
+    # disks
+    disk_full_warning_s: float = 6 * 3600.0
+    disk_full_critical_s: float = 1800.0
+    windows_free_warning_bytes: int = 10 * GIB
+    windows_free_critical_bytes: int = 2 * GIB
+    io_error_window_s: float = 3600.0
+    # the run
+    steps_frozen_factor: float = 2.0  # of train_deadline_s
+    loss_frozen_points: int = 50
+    loss_exploding_factor: float = 3.0
+    gradient_exploding: float = 1e6
+    throughput_fraction: float = 0.5
+    stuck_s: float = 30.0
+    defunct_s: float = 30.0
+    # the surroundings
+    dxg_window_s: float = 3600.0
+    jump_window_s: float = 600.0
+    clock_step_s: float = 5.0
+    blind_s: float = 600.0
+
+    def memory_need(self, *, uses_gpu: bool) -> int:
+        """Host memory that a launch needs, bytes. A GPU job that states none needs what loading a model takes."""
+        if self.memory_need_bytes is not None:
+            return self.memory_need_bytes
+        return GPU_MEMORY_NEED_BYTES if uses_gpu else MEMORY_NEED_BYTES
+
+
+def names(devices: tuple[str, ...] | None, *, uuid: str, index: int) -> bool:
+    """Whether a job that states `devices` means this one. A number is an index, anything else begins a UUID."""
+    if devices is None:
+        return True
+    return any(int(name) == index if name.isdigit() else uuid.lower().startswith(name.lower()) for name in devices)

@@ -1,0 +1,45 @@
+"""The kernel log as facts: lines that mean something to a training host, and when they were written.
+
+Refuses to read the log (collectors/kernel_log.py) and to know the patterns (classify/kernel_lines.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class KernelKind(enum.Enum):
+    """What a line means. The value is its word in JSON."""
+
+    XID = "xid"
+    MISMATCH = "driver-mismatch"  # NVRM: API mismatch
+    DXG_BRIDGE = "dxg-bridge"  # the GPU bridge of WSL does not make processes any more
+    DXG_RESIDENCY = "dxg-residency"  # device memory could not be made resident
+    OOM_KILL = "oom-kill"
+    IO_ERROR = "io-error"
+    READ_ONLY = "read-only"  # a file system was remounted read-only
+    HUNG_TASK = "hung-task"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class KernelLine:
+    """One line. `at_s` on CLOCK_MONOTONIC, as the kernel stamped it."""
+
+    at_s: float
+    kind: KernelKind
+    text: str  # as the kernel wrote it, control characters escaped, up to 300 characters
+    number: int | None = None  # of an Xid; of a killed pid; an errno
+    subject: str = ""  # PCI address ("0000:01:00.0"), device ("sda1"), process name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class KernelLog:
+    """The lines that mean something, oldest first; `since_s`: the stamp of the oldest line of any kind that was read.
+
+    `dropped`: lines that the kernel overwrote before they were read.
+    """
+
+    lines: tuple[KernelLine, ...]
+    since_s: float
+    dropped: int = 0

@@ -1,0 +1,50 @@
+"""What one job asks of its host, as the limits that checks compare with.
+
+Responsible for the way from settings and environment to `core.limits.Limits`, and for the devices that are meant:
+[job] devices, else CUDA_VISIBLE_DEVICES as the trainer would get it, else all. Refuses to look at the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from watchdog.core.limits import Limits
+from watchdog.settings import Settings
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def limits_of(settings: Settings, environ: Mapping[str, str]) -> Limits:
+    """The limits of a job; what is not configured has the defaults of core/limits.py."""
+    visible = settings.job.environment.get(_VISIBLE, environ.get(_VISIBLE))
+    given = {name: getattr(settings.limits, name) for name in settings.limits.__struct_fields__}
+    return Limits(
+        memory_need_bytes=settings.memory.need_bytes,
+        disk_need_bytes=settings.disk.need_bytes,
+        devices=visible_devices(visible) if settings.job.devices == "all" else _whole(settings.job.devices),
+        train_deadline_s=settings.deadlines.train_s,
+        off=frozenset(settings.checks.off),
+        xid={int(number): action for number, action in settings.checks.xid.items()},
+        **given,
+    )
+
+
+def visible_devices(text: str | None) -> tuple[str, ...] | None:
+    """The devices that CUDA shows for this value of CUDA_VISIBLE_DEVICES; None = all, () = none.
+
+    CUDA stops at the first entry that means no device. Its indexes are those of NVML only with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or where all cards are alike; UUIDs have no such doubt.
+    """
+    if text is None:
+        return None
+    devices: list[str] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not (entry.isdigit() or entry.startswith(("GPU-", "MIG-"))):
+            break
+        devices.append(entry)
+    return _whole(tuple(devices))
+
+
+def _whole(devices: tuple[str, ...]) -> tuple[str, ...] | None:
+    """A MIG instance does not say which device it is a part of: then every device may be meant."""
+    return None if any(name.startswith("MIG-") for name in devices) else devices
