@@ -1,7 +1,7 @@
 """Disks: room, inodes, and whether the file system under a path can be written to and locked on.
 
-Responsible for one path at a time: the file system from mountinfo, figures from statvfs. A path that does not exist
-yet is judged by its nearest existing parent.
+Responsible for one path at a time: the file system from mountinfo, figures from statvfs, and the looks before, so that
+a rate of filling can be seen. A path that does not exist yet is judged by its nearest existing parent.
 Refuses to touch a file system that may hang (9p, DrvFs, NFS, FUSE, anything unknown) from this process: a thread in
 state D would keep even our own exit from completing, so a disposable child asks there.
 """
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 
 from watchdog.clock import Clock
 from watchdog.collectors.child import DisposableChild
-from watchdog.collectors.filesystems import FileSystem, locate
+from watchdog.collectors.filesystems import FileSystem, Mount, is_drvfs, locate, read_mounts
 from watchdog.collectors.roots import Roots
 from watchdog.core.facts import Disk, Fact, Known, Unknown
 
@@ -37,6 +38,10 @@ while True:
 print(s.f_frsize, s.f_blocks, s.f_bavail, s.f_files, s.f_favail)
 """
 
+_MOST_LOOKS = 120
+_FIRST_GAP_S, _LAST_GAP_S = 1.0, 128.0  # 120 looks 128 s apart: four hours
+_SHARE_OF_C = re.compile(r"drvfsa?C\d*", re.ASCII)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
@@ -58,8 +63,56 @@ def room(block: int, blocks: int, free: int, files: int, free_files: int) -> Roo
     return Room(free_bytes=block * free, total_bytes=block * blocks, free_inodes=free_files if files else None)
 
 
+def windows_drive(roots: Roots) -> str | None:
+    """Where Windows' drive C: is mounted, None where it is not (no WSL, or automount is off). Raises OSError.
+
+    It holds the virtual disk unless that was moved. Of what mountinfo says alone: nothing below `/mnt` is touched.
+    """
+    drives = [mount for mount in read_mounts(roots.proc) if is_drvfs(mount)]
+    named = [mount.point for mount in drives if _is_c(mount)]
+    # Newer WSL binds every drive from one share, without its letter: then the usual name of the mount point decides.
+    usual = [mount.point for mount in drives if mount.point.endswith("/c")]
+    return next((point for point in usual if point in named), next(iter(named or usual), None))
+
+
+def _is_c(mount: Mount) -> bool:
+    if mount.kind == "9p":  # aname=drvfs;path=C:\;uid=1000; a folder of C: is on C: too
+        words = (word for option in mount.super_options for word in option.split(";"))
+        return any(word.lower().startswith("path=c:") for word in words)
+    if mount.kind == "virtiofs":
+        return _SHARE_OF_C.fullmatch(mount.source) is not None
+    return mount.source.lower().startswith("c:")
+
+
+class _Looks:
+    """Free bytes over time: a look kept each second, and half as often each time that they become too many.
+
+    So the looks stay evenly apart while their window grows from two minutes to four hours.
+    """
+
+    def __init__(self) -> None:
+        self._device: tuple[int, int] | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        self._kept: list[tuple[float, int]] = []
+        self._gap_s = _FIRST_GAP_S
+
+    def before(self, at_s: float, free_bytes: int, device: tuple[int, int]) -> tuple[tuple[float, int], ...]:
+        """The looks before this one, which is kept in its turn. Another file system begins anew."""
+        if device != self._device:
+            self.forget()
+            self._device = device
+        earlier = tuple(self._kept)
+        if not earlier or at_s - earlier[-1][0] >= self._gap_s:
+            if len(self._kept) >= _MOST_LOOKS and self._gap_s < _LAST_GAP_S:
+                self._kept, self._gap_s = self._kept[::2], self._gap_s * 2
+            self._kept = [*self._kept, (at_s, free_bytes)][-_MOST_LOOKS:]
+        return earlier
+
+
 class DiskReader:
-    """Reads one (path, purpose) again and again; keeps the child that did not come back."""
+    """Reads one (path, purpose) again and again; keeps its looks, and the child that did not come back."""
 
     def __init__(self, path: str, purpose: str, roots: Roots, clock: Clock) -> None:
         self._path = path
@@ -67,6 +120,11 @@ class DiskReader:
         self._roots = roots
         self._clock = clock
         self._child = DisposableChild(f"the file system of {path} ({purpose})", clock)
+        self._looks = _Looks()
+
+    def forget(self) -> None:
+        """After a gap in the schedule, or when room was made on purpose: what was before says nothing of the rate."""
+        self._looks.forget()
 
     def read(self, deadline_s: float = 5.0) -> Fact[Disk]:
         """The disk as it is now; `deadline_s` bounds the child. Raises OSError, ValueError."""
@@ -74,6 +132,7 @@ class DiskReader:
         found = self._ask_here(system) if system.safe else self._ask_child(system, deadline_s)
         if isinstance(found, Unknown):
             return found
+        now_s = self._clock.monotonic()
         return Known(
             Disk(
                 path=self._path,
@@ -84,8 +143,10 @@ class DiskReader:
                 free_inodes=found.free_inodes,
                 read_only=system.read_only,
                 true_flock=system.true_flock,
+                drvfs=system.drvfs,
+                earlier=self._looks.before(now_s, found.free_bytes, system.device),
             ),
-            self._clock.monotonic(),
+            now_s,
         )
 
     def _ask_here(self, system: FileSystem) -> Room:

@@ -83,6 +83,7 @@ class FileSystem:
     device: tuple[int, int]
     path: str
     existing: str
+    drvfs: bool = False
 
 
 def decode(field: str) -> str:
@@ -134,6 +135,16 @@ def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount:
     if best is None:
         raise ValueError(f"no mount in mountinfo holds {path}: its file system is unknown")
     return best
+
+
+def is_drvfs(mount: Mount) -> bool:
+    """Whether it is a Windows drive: DrvFs over 9p, over virtiofs (`virtiofs=true` in .wslconfig), or WSL 1's own.
+
+    Other 9p mounts have another `aname`; virtiofs has no options to tell by, but WSL names its devices `drvfs...`.
+    """
+    if mount.kind == "9p":
+        return any(option.split(";")[0] == "aname=drvfs" for option in mount.super_options)
+    return mount.kind == "drvfs" or (mount.kind == "virtiofs" and mount.source.startswith("drvfs"))
 
 
 def has_true_flock(kind: str) -> bool:
@@ -210,6 +221,7 @@ def locate(path: str | os.PathLike[str], proc: str = "/proc") -> FileSystem:
         device=mount.device,
         path=walk.path,
         existing=walk.existing,
+        drvfs=is_drvfs(mount),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -11,6 +12,15 @@ from watchdog.clock import SystemClock
 from watchdog.collectors import disks
 from watchdog.collectors.roots import Roots
 from watchdog.core.facts import Disk, Known, Unknown
+
+
+class HandClock(SystemClock):
+    """Time as the test sets it."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 def host_with(tmp_path: Path, *mounts: str) -> Roots:
@@ -51,7 +61,7 @@ def test_a_file_system_that_may_hang_is_asked_by_a_child(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(disks.os, "statvfs", never)
     disk = read(remote / "not/yet", roots)
-    assert (disk.filesystem, disk.true_flock) == ("9p", False)
+    assert (disk.filesystem, disk.true_flock, disk.drvfs) == ("9p", False, True)
     assert disk.total_bytes > 0
 
 
@@ -67,3 +77,75 @@ def test_a_child_that_hangs_is_a_fact(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_read_only_is_told(tmp_path: Path) -> None:
     assert read(tmp_path, host_with(tmp_path, f"30 22 0:40 / {tmp_path} ro - ext4 /dev/sdb rw")).read_only
+
+
+DRIVE = "{id} 22 0:40 {root} {point} rw,noatime - {kind} {source} {options}"
+
+
+def drive(point: str, kind: str = "9p", source: str = "C:\\134", options: str = "", root: str = "/") -> str:
+    return DRIVE.format(id=30, root=root, point=point, kind=kind, source=source, options=options or "rw")
+
+
+@pytest.mark.parametrize(
+    ("mounts", "found"),
+    [
+        ([], None),
+        ([drive("/mnt/wsl", "tmpfs", "none"), drive("/init", "9p", "none", "rw,aname=wsl2")], None),
+        ([drive("/mnt/d", options=r"rw,aname=drvfs;path=D:\;uid=0"), drive("/mnt/c", options="rw,aname=x")], None),
+        (
+            [
+                drive("/mnt/d", source="D:", options=r"rw,aname=drvfs;path=D:\134;uid=1000,trans=fd"),
+                drive("/mnt/c", options=r"rw,aname=drvfs;path=C:\134;uid=1000;symlinkroot=/mnt/,cache=5,trans=fd"),
+            ],
+            "/mnt/c",
+        ),
+        ([drive("/win\\040drives/c", options=r"rw,aname=drvfs;path=C:\;uid=0")], "/win drives/c"),
+        # Docker Desktop binds folders of C: everywhere; the usual place goes first
+        (
+            [
+                drive("/app", options=r"rw,aname=drvfs;path=C:\;uid=0", root="/src"),
+                drive("/mnt/c", options=r"rw,aname=drvfs;path=C:\;uid=0"),
+            ],
+            "/mnt/c",
+        ),
+        ([drive("/mnt/d", "virtiofs", "drvfsD1"), drive("/mnt/c", "virtiofs", "drvfsaC0")], "/mnt/c"),
+        ([drive("/run/wsl/x", "virtiofs", "drvfsa"), drive("/mnt/c", "virtiofs", "drvfsa", root="/0f2b")], "/mnt/c"),
+        ([drive("/mnt/c", "drvfs", "C:")], "/mnt/c"),
+        ([drive("/srv/c", "virtiofs", "share")], None),
+    ],
+)
+def test_the_drive_behind_windows(tmp_path: Path, mounts: list[str], found: str | None) -> None:
+    assert disks.windows_drive(host_with(tmp_path, *mounts)) == found
+
+
+def test_looks_are_kept_a_second_apart_and_this_one_is_not_among_them(tmp_path: Path) -> None:
+    clock = HandClock()
+    reader = disks.DiskReader(str(tmp_path), "state", Roots(), clock)
+
+    def earlier_at(now_s: float) -> list[float]:
+        clock.now_s = now_s
+        fact = reader.read()
+        assert isinstance(fact, Known)
+        assert fact.at_s == now_s
+        return [at_s for at_s, free_bytes in fact.value.earlier if free_bytes > 0]
+
+    assert earlier_at(100.0) == []
+    assert earlier_at(100.5) == [100.0]
+    assert earlier_at(101.0) == [100.0]
+    assert earlier_at(102.5) == [100.0, 101.0]
+    reader.forget()
+    assert earlier_at(104.0) == []
+    assert earlier_at(105.0) == [104.0]
+
+
+def test_a_day_of_looks_is_a_window_of_hours() -> None:
+    looks = disks._Looks()
+    for second in range(86_400):
+        earlier = looks.before(float(second), 1000, (8, 1))
+        assert len(earlier) <= 120
+    times = [at_s for at_s, _ in earlier]
+    gaps = {after - before for before, after in itertools.pairwise(times)}
+    assert 2 * 3600 <= times[-1] - times[0] <= 5 * 3600
+    assert len(gaps) == 1  # evenly apart, or a rate would be that of the last minute
+    assert 86_400 - times[-1] <= 2 * max(gaps)
+    assert looks.before(86_401.0, 1000, (8, 2)) == ()  # another file system on the same path

@@ -132,6 +132,30 @@ def test_flock_is_true_only_where_it_is_known_to_be(kind: str, true: bool) -> No
     assert filesystems.has_true_flock(kind) is true
 
 
+@pytest.mark.parametrize(
+    ("kind", "source", "options", "drvfs"),
+    [
+        ("9p", r"C:\134", r"rw,aname=drvfs;path=C:\134;uid=1000;symlinkroot=/mnt/,trans=fd", True),
+        ("9p", "C:", "rw,aname=drvfs", True),
+        ("virtiofs", "drvfsC0", "rw", True),
+        ("virtiofs", "drvfsa", "rw", True),  # one share for every drive, bound to its place
+        ("drvfs", "C:", "rw,case=off", True),
+        ("9p", "none", "rw,aname=wsl2;fd=3", False),
+        ("9p", "drvfs", "rw,trans=virtio", False),
+        ("virtiofs", "myfs", "rw", False),
+        ("ext4", "/dev/sdc", "rw", False),
+    ],
+)
+def test_windows_drives_are_told_from_others_of_their_kind(
+    tmp_path: Path, kind: str, source: str, options: str, drvfs: bool
+) -> None:
+    folder = tmp_path / "proc/self"
+    folder.mkdir(parents=True)
+    text = f"22 1 254:0 / / rw - ext4 /dev/vda rw\n30 22 0:40 / /data rw - {kind} {source} {options}\n"
+    (folder / "mountinfo").write_text(text)
+    assert filesystems.locate("/data/x", str(tmp_path / "proc")).drvfs is drvfs
+
+
 def test_no_mount_at_all_is_an_unknown_kind(tmp_path: Path) -> None:
     folder = tmp_path / "proc/self"
     folder.mkdir(parents=True)

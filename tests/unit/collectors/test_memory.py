@@ -9,7 +9,7 @@ import pytest
 from watchdog.clock import SystemClock
 from watchdog.collectors import memory
 from watchdog.collectors.roots import Roots
-from watchdog.core.facts import Known, Memory
+from watchdog.core.facts import CgroupLimit, Known, Memory
 
 MIB = 1024**2
 MEMINFO = "MemTotal:   8388608 kB\nMemFree:   100 kB\nMemAvailable:   6291456 kB\nHugePages_Total:       0\n"
@@ -84,6 +84,38 @@ def test_v2_takes_the_tightest_ancestor_and_counts_file_pages_as_free(tree: Tree
     assert found.available_bytes == 600 * MIB  # limit - usage alone would say 0
     assert (found.limit_bytes, found.limit_cgroup) == (1000 * MIB, "/user.slice")
     assert found.host_available_bytes == 6 * 1024 * MIB
+
+
+def test_every_limit_is_told_our_own_group_first(tree: Tree) -> None:
+    tree.mount("/sys/fs/cgroup", "cgroup2", "rw")
+    tree.v2("/sys/fs/cgroup/a/b", limit=str(900 * MIB), usage=500 * MIB, files=100 * MIB)
+    tree.v2("/sys/fs/cgroup/a", limit=str(600 * MIB), usage=550 * MIB)
+    found = tree.read("0::/a/b\n")
+    assert found.limits == (
+        CgroupLimit(cgroup="/a/b", limit_bytes=900 * MIB, held_bytes=400 * MIB),
+        CgroupLimit(cgroup="/a", limit_bytes=600 * MIB, held_bytes=550 * MIB),
+    )
+    assert (found.available_bytes, found.limit_cgroup) == (50 * MIB, "/a")
+
+
+def test_v1_tells_every_limit_too(tree: Tree) -> None:
+    tree.mount("/sys/fs/cgroup/memory", "cgroup", "rw,memory")
+    tree.v1("/sys/fs/cgroup/memory/a/b", limit=f"{300 * MIB}\n", usage=250 * MIB, files=200 * MIB)
+    tree.v1("/sys/fs/cgroup/memory/a", limit=f"{500 * MIB}\n", usage=100 * MIB, files=150 * MIB)  # never below 0
+    tree.v1("/sys/fs/cgroup/memory", limit=NO_LIMIT_V1, usage=7)
+    found = tree.read("4:memory:/a/b\n0::/\n")
+    assert [(limit.cgroup, limit.held_bytes) for limit in found.limits] == [("/a/b", 50 * MIB), ("/a", 0)]
+
+
+def test_cache_and_swap_of_the_host(tree: Tree) -> None:
+    tree.write(
+        "/proc/meminfo",
+        MEMINFO + "Buffers: 1024 kB\nCached: 10240 kB\nShmem: 2048 kB\nSReclaimable: 512 kB\n"
+        "SwapCached: 7 kB\nSwapTotal: 4096 kB\nSwapFree: 3072 kB\n",
+    )
+    found = tree.read(None)
+    assert found.cached_bytes == (1024 + 10240 + 512 - 2048) * 1024
+    assert (found.swap_total_bytes, found.swap_free_bytes) == (4 * MIB, 3 * MIB)
 
 
 def test_v2_memory_high_is_a_limit_too(tree: Tree) -> None:
