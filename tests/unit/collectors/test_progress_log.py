@@ -1,0 +1,150 @@
+"""Progress from a real file that grows, is punched, torn, replaced and cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from watchdog.actuators.outputlog import punch_front
+from watchdog.classify.progress_lines import PatternError
+from watchdog.collectors.progress_log import ProgressLog
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "output.log"
+
+
+def write(path: Path, content: str | bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def line(step: int) -> str:
+    return f"iter {step}: loss 2.5000, time 12.00ms, mfu 1.00%\n"
+
+
+def read(log: ProgressLog, now_s: float = 5.0) -> list[int | None]:
+    return [point.step for point in log.read_new(now_s)]
+
+
+def test_only_what_is_new_is_read_and_lines_that_are_not_whole_wait(path: Path) -> None:
+    log = ProgressLog(path, "nanogpt")
+    assert log.source == "log (nanogpt)"
+    assert read(log) == []  # there is no file yet
+    write(path, line(1) + "noise\n" + line(2) + "iter 3: lo")
+    points = log.read_new(7.5)
+    assert [(point.at_s, point.step, point.loss, point.phase) for point in points] == [
+        (7.5, 1, 2.5, None),
+        (7.5, 2, 2.5, None),
+    ]
+    assert read(log) == []
+    write(path, "ss 9.0, time 1.00ms\n")
+    assert [(point.step, point.loss) for point in log.read_new(9.0)] == [(3, 9.0)]
+
+
+def test_bytes_that_are_no_text_harm_nothing(path: Path) -> None:
+    write(path, b"\xff\xfe\x80 \0\0 iter 1: loss \xe2\x82\n\x00\n" + line(2).encode() + b"\xe2")
+    log = ProgressLog(path, "nanogpt")
+    assert read(log) == [2]
+    write(path, b"\x96\x88\n" + line(3).encode())  # the rest of a character
+    assert read(log) == [3]
+
+
+def test_bars_are_read_at_once_and_once(path: Path) -> None:
+    """A bar ends with the \\r of the next one: a run that hangs would else show the step before its last."""
+    log = ProgressLog(path, "huggingface")
+    write(path, "\r 10%|█  | 1/10 [00:01<00:09,  1.00s/it]\r 20%|██ | 2/10 [00:02<00:08,  1.00s/it]")
+    assert read(log) == [1, 2]
+    assert read(log) == []
+    write(path, "\r 30%|██ | 3/10 [00:03<00:07")
+    assert read(log) == []
+    write(path, ",  1.00s/it]")
+    assert read(log) == [3]
+    write(path, "{'loss': 0.5, 'grad_norm': 0.25, 'epoch': 0.3}\n")  # on the same line: it is read as a whole
+    assert [(point.step, point.loss, point.gradient_norm) for point in log.read_new(1.0)] == [(3, 0.5, 0.25)]
+
+
+def test_a_loss_has_the_step_of_the_bar_and_evaluations_are_held_back(path: Path) -> None:
+    log = ProgressLog(path, "huggingface")
+    write(path, " 50%|██ | 5/10 [00:05<00:05,  1.00s/it]\n{'loss': '0.5', 'epoch': '1.0'}\n")
+    write(path, "\r 33%|██ | 1/3 [00:01<00:02,  1.00s/it]\r{'eval_loss': 0.4, 'epoch': 1.0}\n")
+    assert [(point.step, point.loss) for point in log.read_new(1.0)] == [(5, None), (5, 0.5)]
+
+
+def test_a_punched_front_is_passed_over(path: Path) -> None:
+    log = ProgressLog(path, "nanogpt")
+    write(path, line(1))
+    assert read(log) == [1]
+    for step in range(2, 6000):
+        write(path, line(step))
+    assert punch_front(path, 64 * 1024) > 0
+    found = read(log)
+    assert found[0] is not None
+    assert found == list(range(found[0], 6000))
+    assert 1000 < len(found) < 3000
+    write(path, line(6000))
+    assert read(log) == [6000]
+
+
+def test_of_a_long_backlog_the_newest_mebibyte_is_read(path: Path) -> None:
+    write(path, "".join(line(step) for step in range(1, 60_000)))
+    log = ProgressLog(path, "nanogpt")
+    found = read(log)
+    assert found[-1] == 59_999
+    assert found[0] is not None
+    assert found == list(range(found[0], 60_000))
+    assert os.stat(path).st_size > 2 * MIB
+    assert len(found) * 46 < MIB
+    assert read(log) == []
+
+
+@pytest.mark.parametrize("how", ["replaced", "cut"])
+def test_another_file_in_its_place_is_read_from_its_beginning(path: Path, how: str, tmp_path: Path) -> None:
+    log = ProgressLog(path, "nanogpt")
+    write(path, line(1) + line(2) + "iter 3: ")
+    assert read(log) == [1, 2]
+    if how == "replaced":
+        other = tmp_path / "other"
+        write(other, line(10) + line(11) + line(12) + line(13))
+        os.replace(other, path)
+        assert read(log) == [10, 11, 12, 13]
+    else:
+        path.write_text(line(10))
+        assert read(log) == [10]
+
+
+def test_the_pattern_is_found_by_itself_and_nothing_before_it_is_lost(path: Path) -> None:
+    log = ProgressLog(path)
+    write(path, "compiling\n" + line(1))
+    assert (read(log), log.source) == ([], "log")
+    write(path, line(2))
+    assert (read(log), log.source) == ([1, 2], "log (nanogpt)")
+    write(path, line(3))
+    assert read(log) == [3]
+
+
+def test_an_own_pattern_and_a_bad_one(path: Path) -> None:
+    write(path, "at 7 of 9\n")
+    assert read(ProgressLog(path, r"at (?P<step>\d+)")) == [7]
+    with pytest.raises(PatternError, match="no group named"):
+        ProgressLog(path, r"at \d+")
+
+
+def test_a_line_without_end_is_bounded(path: Path) -> None:
+    log = ProgressLog(path, "nanogpt")
+    for _ in range(3):
+        write(path, "x" * 900_000)
+        assert read(log) == []
+    write(path, "iter 1: loss 1.0, \n" + line(2))  # its end belongs to what was dropped
+    assert read(log) == [2]
+
+
+def test_a_pipe_in_its_place_is_refused(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no regular file"):
+        ProgressLog(path, "nanogpt").read_new(1.0)
