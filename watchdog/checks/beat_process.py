@@ -16,6 +16,9 @@ from watchdog.core.limits import Limits
 
 NAME = "beat-process"
 NEEDS = ("beat",)
+LIMITS = ()
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.WAIT,)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:

@@ -12,20 +12,23 @@ from __future__ import annotations
 
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Absent, Facts, Unknown
-from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.limits import Limits
 
 NAME = "beat-stale"
 NEEDS = ("beat",)
+LIMITS = ()  # the phase's own deadline comes with the beat
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.WAIT, Remedy.LOOK)
 
 
 def check(facts: Facts, limits: Limits) -> Finding:
     """The one place where a beat that is absent or could not be read is told."""
     if isinstance(facts.beat, Absent):
         reason = facts.beat.why or "no run of this job is alive"
-        return Finding(check=NAME, severity=Severity.OK, subject="beat", reason=reason)
+        return fine(NAME, "beat", reason)
     if isinstance(facts.beat, Unknown):
-        return Finding(check=NAME, severity=Severity.UNKNOWN, subject="beat", reason=facts.beat.why, remedy=Remedy.LOOK)
+        return unknown(NAME, "beat", facts.beat.why)
     beat = facts.beat.value
     severity = Severity.OK
     if beat.phase != "finished":

@@ -13,17 +13,59 @@ from typing import Protocol, cast
 from watchdog.checks import (
     beat_process,
     beat_stale,
+    blind,
+    cgroup_limit,
+    clock_step,
+    compute_floor,
+    device_missing,
+    device_readings,
+    disk_filling,
     disk_inodes,
     disk_read_only,
     disk_space,
     driver,
+    driver_crash,
+    driver_hung,
+    driver_mismatch,
+    drvfs,
+    dxg_bridge,
+    dxg_residency,
+    ecc,
+    foreign_process,
+    ghost_context,
+    gpu_lost,
+    io_errors,
+    lock_ghost,
+    lock_holder,
     lock_path,
-    locks,
+    lock_unlinked,
+    loss_exploding,
+    loss_frozen,
+    loss_nan,
+    lost_pid,
     memory,
+    memory_pressure,
+    memory_unowned,
+    oom_kill,
+    pcie,
+    power_brake,
+    reset_required,
+    run_defunct,
+    run_stuck,
+    steps_frozen,
+    suspended,
+    sysmem_paging,
+    thermal_slowdown,
+    throughput,
+    utilization_power,
+    windows_drive,
+    wrong_product,
+    wsl_settings,
+    xid,
 )
-from watchdog.core.facts import Absent, Facts
-from watchdog.core.findings import Finding, Remedy, Severity
-from watchdog.core.limits import Limits
+from watchdog.core.facts import Absent, Device, Facts, value_of
+from watchdog.core.findings import Finding, Remedy, Severity, unknown
+from watchdog.core.limits import Limits, names
 
 
 class Judge(Protocol):
@@ -34,13 +76,19 @@ class Judge(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One check: `needs` are field names of Facts; `proves` is a line for people, `about` the whole docstring."""
+    """One check: `needs` are field names of Facts; `proves` is a line for people, `about` the whole docstring.
+
+    `worst` is the loudest that it ever says, `remedies` all that it ever names, `limits` the figures it compares with.
+    """
 
     name: str
     needs: tuple[str, ...]
     judge: Judge
     proves: str
     about: str
+    worst: Severity
+    remedies: tuple[Remedy, ...]
+    limits: tuple[str, ...]
 
 
 def _check(module: ModuleType) -> Check:
@@ -51,6 +99,9 @@ def _check(module: ModuleType) -> Check:
         judge=cast(Judge, module.check),
         proves=about.strip().partition("\n")[0],
         about=about,
+        worst=module.WORST,
+        remedies=module.REMEDIES,
+        limits=module.LIMITS,
     )
 
 
@@ -58,35 +109,108 @@ def _check(module: ModuleType) -> Check:
 CATALOGUE: tuple[Check, ...] = tuple(
     _check(module)
     for module in (
-        locks,
+        lock_holder,
+        lock_ghost,
+        lock_unlinked,
         lock_path,
         beat_process,
         beat_stale,
+        steps_frozen,
+        loss_nan,
+        loss_exploding,
+        loss_frozen,
+        throughput,
+        run_stuck,
+        run_defunct,
+        driver,
+        driver_mismatch,
+        driver_hung,
+        driver_crash,
+        dxg_bridge,
+        dxg_residency,
+        device_missing,
+        gpu_lost,
+        reset_required,
+        ghost_context,
+        sysmem_paging,
+        utilization_power,
+        lost_pid,
+        memory_unowned,
+        foreign_process,
+        wrong_product,
+        compute_floor,
+        xid,
+        ecc,
+        thermal_slowdown,
+        power_brake,
+        pcie,
+        device_readings,
         memory,
+        oom_kill,
+        cgroup_limit,
+        memory_pressure,
         disk_space,
+        disk_filling,
         disk_inodes,
         disk_read_only,
-        driver,
+        windows_drive,
+        drvfs,
+        io_errors,
+        wsl_settings,
+        suspended,
+        clock_step,
+        blind,
     )
 )
 
 
+# Those that close the gate of a launch when they are critical: what a run could not begin on, or not beside.
+GATES = frozenset(
+    {
+        "driver",
+        "driver-mismatch",
+        "driver-hung",
+        "driver-crash",
+        "device-missing",
+        "gpu-lost",
+        "reset-required",
+        "ghost-context",
+        "wrong-product",
+        "dxg-bridge",
+    }
+)
+GATING: tuple[Check, ...] = tuple(check for check in CATALOGUE if check.name in GATES)
+
+
 def judge(facts: Facts, limits: Limits, checks: tuple[Check, ...] = CATALOGUE) -> tuple[Finding, ...]:
-    """All findings, in the order of the list."""
+    """All findings, in the order of the list; a check that is switched off says nothing."""
     findings: list[Finding] = []
+    devices = {device.uuid: device for device in value_of(facts.devices) or ()}
     for check in checks:
+        if check.name in limits.off:
+            continue
         try:
             found = check.judge(facts, limits)
         except Exception as error:  # a bug of ours: it must be heard, and cost only itself
-            found = Finding(
-                check=check.name,
-                severity=Severity.UNKNOWN,
-                subject=check.name,
-                reason=f"the check itself failed: {type(error).__name__}: {error}",
-                remedy=Remedy.LOOK,
-            )
-        findings.extend(found if isinstance(found, tuple) else (found,))
+            found = unknown(check.name, check.name, f"the check itself failed: {type(error).__name__}: {error}")
+        for finding in found if isinstance(found, tuple) else (found,):
+            findings.append(_weighed(finding, devices, limits))
     return tuple(findings)
+
+
+def _weighed(finding: Finding, devices: dict[str, Device], limits: Limits) -> Finding:
+    """A device that the job does not name is never critical, and nothing is relaunched for its sake."""
+    device = None if finding.device is None else devices.get(finding.device)
+    if device is None or finding.severity <= Severity.UNKNOWN:
+        return finding
+    if names(limits.devices, uuid=device.uuid, index=device.index):
+        return finding
+    return dataclasses.replace(
+        finding,
+        severity=Severity.WARNING,
+        remedy=Remedy.LOOK if finding.remedy is Remedy.RELAUNCH else finding.remedy,
+        evidence=(*finding.evidence, "this job does not use the device"),
+    )
 
 
 def absent(facts: Facts, checks: tuple[Check, ...] = CATALOGUE) -> tuple[str, ...]:

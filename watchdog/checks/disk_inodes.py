@@ -14,11 +14,18 @@ from watchdog.core.limits import Limits
 
 NAME = "disk-inodes"
 NEEDS = ("disks",)
+LIMITS = ("inodes_least",)
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.FREE_DISK,)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
-    """One finding for each disk that could be read (disk-space tells of the others)."""
-    return tuple(_judge(disk.value, limits.inodes_least) for disk in facts.disks if isinstance(disk, Known))
+    """One finding for each disk the job writes to that could be read (disk-space tells of the others)."""
+    return tuple(
+        _judge(disk.value, limits.inodes_least)
+        for disk in facts.disks
+        if isinstance(disk, Known) and disk.value.purpose != "windows"
+    )
 
 
 def _judge(disk: Disk, least: int) -> Finding:

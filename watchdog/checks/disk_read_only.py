@@ -15,11 +15,16 @@ from watchdog.core.limits import Limits
 
 NAME = "disk-read-only"
 NEEDS = ("disks",)
+LIMITS = ()
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.REMOUNT,)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
-    """One finding for each disk that could be read (disk-space tells of the others)."""
-    return tuple(_judge(disk.value) for disk in facts.disks if isinstance(disk, Known))
+    """One finding for each disk the job writes to that could be read (disk-space tells of the others)."""
+    return tuple(
+        _judge(disk.value) for disk in facts.disks if isinstance(disk, Known) and disk.value.purpose != "windows"
+    )
 
 
 def _judge(disk: Disk) -> Finding:

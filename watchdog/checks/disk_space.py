@@ -4,28 +4,33 @@ Proves: the file system under the state, checkpoint or cache folder has less roo
 less than twice that (warning).
 
 Near misses: the blocks kept for root are not ours to plan with and not counted; on WSL the figure is that of the
-virtual disk, which can be larger than what the Windows drive under it has left: enough here proves nothing there.
+virtual disk, which can be larger than what the Windows drive under it has left: enough here proves nothing there, and
+windows-drive judges that one.
 """
 
 from __future__ import annotations
 
 from watchdog.checks.figures import size
-from watchdog.core.facts import Disk, Facts, Known
-from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.facts import Disk, Facts, Known, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity, unknown
 from watchdog.core.limits import Limits
 
 NAME = "disk-space"
 NEEDS = ("disks",)
+LIMITS = ("disk_need_bytes",)
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.FREE_DISK, Remedy.LOOK)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     """One finding for each disk; the one place where a disk that could not be read is told."""
-    return tuple(
-        _judge(disk.value, limits.disk_need_bytes)
-        if isinstance(disk, Known)
-        else Finding(check=NAME, severity=Severity.UNKNOWN, subject="disk", reason=disk.why, remedy=Remedy.LOOK)
-        for disk in facts.disks
-    )
+    found = []
+    for disk in facts.disks:
+        if isinstance(disk, Unknown):
+            found.append(unknown(NAME, "disk", disk.why))
+        elif isinstance(disk, Known) and disk.value.purpose != "windows":
+            found.append(_judge(disk.value, limits.disk_need_bytes))
+    return tuple(found)
 
 
 def _judge(disk: Disk, need_bytes: int) -> Finding:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.checks.host import beat, host
 from watchdog.checks import beat_process
-from watchdog.core.facts import Absent, BeatFact, Facts, Known
+from watchdog.core.facts import Absent, Unknown
 from watchdog.core.findings import Severity
 from watchdog.core.limits import Limits
 
@@ -20,15 +21,11 @@ from watchdog.core.limits import Limits
     ],
 )
 def test_gone(alive: bool, phase: str, severity: Severity) -> None:
-    beat = BeatFact(
-        run_id="run-3", pid=777, phase=phase, age_s=0.3, deadline_s=60.0, step=214, target_step=600, alive=alive
-    )
-    facts = Facts(at_s=1.0, memory=Absent(), disks=(), locks=(), driver=Absent(), beat=Known(beat, 1.0))
-    (finding,) = beat_process.check(facts, Limits())
+    (finding,) = beat_process.check(host(beat=beat(pid=777, phase=phase, alive=alive)), Limits())
     assert finding.severity is severity
     assert "777" in finding.reason
 
 
-def test_without_a_beat_there_is_nothing_to_say() -> None:
-    facts = Facts(at_s=1.0, memory=Absent(), disks=(), locks=(), driver=Absent(), beat=Absent())
-    assert beat_process.check(facts, Limits()) == ()
+@pytest.mark.parametrize("fact", [Absent(), Unknown("told by beat-stale")])
+def test_without_a_beat_there_is_nothing_to_say(fact: Absent | Unknown) -> None:
+    assert beat_process.check(host(beat=fact), Limits()) == ()

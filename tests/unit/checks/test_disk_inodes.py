@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.checks.host import disk, host
 from watchdog.checks import disk_inodes
-from watchdog.core.facts import Absent, Disk, Facts, Known, Unknown
+from watchdog.core.facts import Facts, Unknown
 from watchdog.core.findings import Severity
 from watchdog.core.limits import Limits
 
 
 def facts(free_inodes: int | None) -> Facts:
-    disk = Disk(
-        path="/s",
-        purpose="state",
-        filesystem="btrfs",
-        free_bytes=1,
-        total_bytes=1,
-        free_inodes=free_inodes,
-        read_only=False,
-        true_flock=True,
-    )
-    disks = (Known(disk, 1.0), Unknown("told by disk-space"))
-    return Facts(at_s=1.0, memory=Absent(), disks=disks, locks=(), driver=Absent(), beat=Absent())
+    return host(disks=(disk(filesystem="btrfs", free_inodes=free_inodes), Unknown("told by disk-space")))
 
 
 @pytest.mark.parametrize(
@@ -44,3 +34,7 @@ def test_the_least_and_twice_the_least(free: int | None, severity: Severity) -> 
 def test_none_counted_is_said() -> None:
     (finding,) = disk_inodes.check(facts(None), Limits())
     assert finding.reason == "btrfs does not count inodes"
+
+
+def test_the_job_writes_nothing_to_the_windows_drive() -> None:
+    assert disk_inodes.check(host(disks=(disk("windows", free_inodes=0),)), Limits()) == ()

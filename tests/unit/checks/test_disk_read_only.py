@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.checks.host import disk, host
 from watchdog.checks import disk_read_only
-from watchdog.core.facts import Absent, Disk, Facts, Known, Unknown
+from watchdog.core.facts import Unknown
 from watchdog.core.findings import Remedy, Severity
 from watchdog.core.limits import Limits
 
@@ -15,17 +16,10 @@ from watchdog.core.limits import Limits
     [(True, Severity.CRITICAL, Remedy.REMOUNT), (False, Severity.OK, Remedy.NONE)],
 )
 def test_read_only(read_only: bool, severity: Severity, remedy: Remedy) -> None:
-    disk = Disk(
-        path="/s",
-        purpose="checkpoints",
-        filesystem="ext4",
-        free_bytes=1,
-        total_bytes=1,
-        free_inodes=1,
-        read_only=read_only,
-        true_flock=True,
-    )
-    disks = (Unknown("told by disk-space"), Known(disk, 1.0))
-    facts = Facts(at_s=1.0, memory=Absent(), disks=disks, locks=(), driver=Absent(), beat=Absent())
-    (finding,) = disk_read_only.check(facts, Limits())
+    disks = (Unknown("told by disk-space"), disk("checkpoints", read_only=read_only))
+    (finding,) = disk_read_only.check(host(disks=disks), Limits())
     assert (finding.severity, finding.remedy, finding.subject) == (severity, remedy, "checkpoints disk")
+
+
+def test_the_job_writes_nothing_to_the_windows_drive() -> None:
+    assert disk_read_only.check(host(disks=(disk("windows", read_only=True),)), Limits()) == ()

@@ -1,31 +1,14 @@
-"""Free space: below the need, below twice the need, enough."""
+"""Free space, by the need of a launch; and the one place where an unreadable disk is told."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.unit.checks.host import GIB, disk, host
 from watchdog.checks import disk_space
-from watchdog.core.facts import Absent, Disk, Facts, Known, Unknown
+from watchdog.core.facts import Absent, Unknown
 from watchdog.core.findings import Remedy, Severity
-from watchdog.core.limits import GIB, Limits
-
-
-def disk(free: int, purpose: str = "state") -> Known[Disk]:
-    value = Disk(
-        path="/home/me/state",
-        purpose=purpose,
-        filesystem="ext4",
-        free_bytes=free,
-        total_bytes=100 * GIB,
-        free_inodes=10**6,
-        read_only=False,
-        true_flock=True,
-    )
-    return Known(value, 1.0)
-
-
-def facts(*disks: Known[Disk] | Unknown) -> Facts:
-    return Facts(at_s=1.0, memory=Absent(), disks=disks, locks=(), driver=Absent(), beat=Absent())
+from watchdog.core.limits import Limits
 
 
 @pytest.mark.parametrize(
@@ -39,14 +22,19 @@ def facts(*disks: Known[Disk] | Unknown) -> Facts:
     ],
 )
 def test_the_need_and_twice_the_need(free: int, severity: Severity) -> None:
-    (finding,) = disk_space.check(facts(disk(free)), Limits(disk_need_bytes=2 * GIB))
+    (finding,) = disk_space.check(host(disks=(disk(free_bytes=free),)), Limits(disk_need_bytes=2 * GIB))
     assert finding.severity is severity
     assert (finding.remedy is Remedy.NONE) is (severity is Severity.OK)
 
 
 def test_each_disk_has_its_word_and_figures() -> None:
-    found = disk_space.check(facts(disk(GIB), Unknown("no answer"), disk(9 * GIB, "cache")), Limits())
+    disks = (disk(free_bytes=GIB, total_bytes=100 * GIB), Unknown("no answer"), disk("cache"))
+    found = disk_space.check(host(disks=disks), Limits())
     assert [finding.severity for finding in found] == [Severity.WARNING, Severity.UNKNOWN, Severity.OK]
     assert found[0].reason == "1.0 GiB free of 100 GiB (ext4), a launch needs 1.0 GiB"
-    assert found[0].subject == "state disk"
-    assert found[2].subject == "cache disk"
+    assert found[1].reason == "no answer"
+    assert [found[0].subject, found[2].subject] == ["state disk", "cache disk"]
+
+
+def test_the_windows_drive_is_another_checks_but_for_what_could_not_be_read() -> None:
+    assert disk_space.check(host(disks=(disk("windows", free_bytes=0), Absent("no WSL"))), Limits()) == ()

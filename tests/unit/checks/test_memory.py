@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from watchdog.checks import memory
-from watchdog.core.facts import Absent, BeatFact, Fact, Facts, Known, Memory
-from watchdog.core.findings import Remedy, Severity
-from watchdog.core.limits import GIB, Limits
+from tests.unit.checks.host import GIB, beat, gpu, host, memory
+from watchdog.checks import memory as check_memory
+from watchdog.core.facts import Absent, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.limits import Limits
 
-LIMITS = Limits(memory_need_bytes=3 * GIB)
+STATED = Limits(memory_need_bytes=3 * GIB)
 
 
-def facts(available: int, beat: Fact[BeatFact] | None = None, limit: int | None = None) -> Facts:
-    figures = Memory(
-        total_bytes=16 * GIB,
-        available_bytes=available,
-        host_available_bytes=8 * GIB,
-        limit_bytes=limit,
-        limit_cgroup=None if limit is None else "/user.slice",
+def judge(available: int, limits: Limits = STATED, *, running: bool = False, **changes: Any) -> Finding:
+    given = (
+        memory(available_bytes=available, host_available_bytes=8 * GIB, total_bytes=16 * GIB)
+        if ("memory" not in changes)
+        else changes.pop("memory")
     )
-    return Facts(at_s=1.0, memory=Known(figures, 1.0), disks=(), locks=(), driver=Absent(), beat=beat or Absent())
-
-
-def running(alive: bool) -> Fact[BeatFact]:
-    beat = BeatFact(run_id="r", pid=7, phase="train", age_s=1.0, deadline_s=60.0, step=5, target_step=9, alive=alive)
-    return Known(beat, 1.0)
+    found = check_memory.check(host(memory=given, beat=beat(alive=running), **changes), limits)
+    assert isinstance(found, Finding)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -33,20 +31,43 @@ def running(alive: bool) -> Fact[BeatFact]:
     [(3 * GIB, Severity.OK), (3 * GIB - 1, Severity.WARNING), (0, Severity.WARNING)],
 )
 def test_the_need_is_the_line(available: int, severity: Severity) -> None:
-    finding = memory.check(facts(available), LIMITS)
+    finding = judge(available)
     assert finding.severity is severity
     assert (finding.remedy is Remedy.FREE_MEMORY) is (severity is Severity.WARNING)
 
 
 def test_figures_come_with_their_units_and_the_limit_is_named() -> None:
-    finding = memory.check(facts(int(2.1 * GIB), limit=4 * GIB), LIMITS)
-    assert finding.reason == "2.1 GiB available, the job states 3.0 GiB"
-    assert finding.evidence == (
-        "MemAvailable 8.0 GiB of 16.0 GiB",
-        "tightest cgroup limit 4.0 GiB, at /user.slice",
+    short = memory(
+        available_bytes=int(2.1 * GIB),
+        host_available_bytes=8 * GIB,
+        total_bytes=16 * GIB,
+        limit_bytes=4 * GIB,
+        limit_cgroup="/user.slice",
     )
+    finding = judge(0, memory=short)
+    assert finding.reason == "2.1 GiB available, the job states 3.0 GiB"
+    assert finding.evidence == ("MemAvailable 8.0 GiB of 16.0 GiB", "tightest cgroup limit 4.0 GiB, at /user.slice")
+    assert "cgroup" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("devices", "limits", "words"),
+    [
+        ((gpu(),), Limits(), "a GPU job needs 3.0 GiB, as none is stated"),
+        ((gpu(),), Limits(devices=("7",)), "a job needs 1.0 GiB, as none is stated"),
+        (Absent("no driver"), Limits(), "a job needs 1.0 GiB, as none is stated"),
+        ((gpu(),), Limits(memory_need_bytes=2 * GIB), "the job states 2.0 GiB"),
+    ],
+)
+def test_who_says_what_is_needed(devices: Any, limits: Limits, words: str) -> None:
+    assert words in judge(4 * GIB, limits, devices=devices).reason
 
 
 def test_a_living_run_has_its_part_already() -> None:
-    assert memory.check(facts(GIB, running(alive=True)), LIMITS).severity is Severity.OK
-    assert memory.check(facts(GIB, running(alive=False)), LIMITS).severity is Severity.WARNING
+    assert judge(GIB, running=True).severity is Severity.OK
+    assert judge(GIB, running=False).severity is Severity.WARNING
+
+
+def test_unknown_memory_is_told() -> None:
+    finding = judge(0, memory=Unknown("no /proc/meminfo"))
+    assert (finding.severity, finding.reason) == (Severity.UNKNOWN, "no /proc/meminfo")

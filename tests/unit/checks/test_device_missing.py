@@ -1,0 +1,47 @@
+"""Names of devices that fit none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.host import UUID, gpu, host
+from watchdog.checks import device_missing
+from watchdog.core.facts import Absent, Driver, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.limits import Limits
+
+
+def judge(named: tuple[str, ...] | None, **changes: Any) -> Finding | tuple[Finding, ...]:
+    return device_missing.check(host(**changes), Limits(devices=named))
+
+
+@pytest.mark.parametrize("name", ["1", "GPU-9999", "3f1c0a52"])
+def test_fires_and_lists_what_is_there(name: str) -> None:
+    finding = judge(("0", name))
+    assert isinstance(finding, Finding)
+    assert (finding.severity, finding.remedy) == (Severity.CRITICAL, Remedy.CHECK_DEVICES)
+    assert finding.reason == f"1 of 2 devices that the job names fit none of the 1 here: {name}"
+    assert finding.evidence == ("0: NVIDIA GeForce RTX 3060 (GPU-3f1c0a52)",)
+
+
+@pytest.mark.parametrize("named", [None, (), ("0",), ("GPU-3f1c",), ("gpu-3F1C0A52",), (UUID, "0")])
+def test_names_that_fit_are_fine(named: tuple[str, ...] | None) -> None:
+    finding = judge(named)
+    assert isinstance(finding, Finding)
+    assert finding.severity is Severity.OK
+
+
+def test_a_device_that_is_gone_is_told_by_gpu_lost() -> None:
+    finding = judge(("GPU-3f1c",), devices=(gpu(missing=True),))
+    assert isinstance(finding, Finding)
+    assert finding.severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [dict(devices=Unknown("no answer")), dict(devices=Absent("none")), dict(devices=(), driver=Driver(code=999))],
+)
+def test_nothing_is_missing_where_nothing_is_seen(changes: dict[str, Any]) -> None:
+    assert judge(("GPU-9999",), **changes) == ()

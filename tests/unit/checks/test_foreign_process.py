@@ -1,0 +1,86 @@
+"""Somebody else computes on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.ghosts import NO_RUN, WSL
+from tests.unit.checks.host import AT_S, GIB, TRAINER_PID, beat, gpu, host, process, processes, sample
+from watchdog.checks import foreign_process
+from watchdog.core.facts import Absent, DeviceHolder, DeviceProcess, Facts, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.limits import Limits
+
+NOTEBOOK = process(99, command="jupyter", memory_bytes=2 * GIB)
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    return foreign_process.check(facts, Limits())
+
+
+def listing(*listed: DeviceProcess, **changes: Any) -> Facts:
+    return host(**dict(devices=(gpu(processes=listed),)) | changes)
+
+
+def test_pid_command_and_memory_are_told_the_largest_first() -> None:
+    [found] = judge(listing(process(), process(98, memory_bytes=GIB // 2, command="ollama"), NOTEBOOK))
+    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.ASK_OWNER)
+    assert found.reason == "pid 99 (jupyter), 2.0 GiB, is not of the run, and 1 more"
+    assert found.evidence == ("pid 98 (ollama), 512 MiB",)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        listing(process(99, memory_bytes=None)),
+        listing(NOTEBOOK, **NO_RUN),
+        listing(
+            NOTEBOOK,
+            wsl=WSL,
+            processes=processes(holders=(DeviceHolder(pid=99, command="", nodes=("/dev/dxg",), of_run=False),)),
+        ),
+    ],
+)
+def test_fires(facts: Facts) -> None:
+    assert [found.severity for found in judge(facts)] == [Severity.WARNING]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        host(),
+        listing(process(99, kind="graphics", memory_bytes=2 * GIB)),
+        listing(process(99, memory_bytes=255 * 1024**2)),
+        listing(process(99, here=False)),
+        listing(process(99, command="nvidia-cuda-mps-server")),
+        # a worker of the run, known by its open node; the trainer that ended a moment ago
+        listing(process(99), processes=processes(holders=(DeviceHolder(pid=99, command="", nodes=(), of_run=True),))),
+        listing(process(TRAINER_PID), **NO_RUN | {"beat": beat(alive=False)}),
+        # the number may be somebody's outside
+        listing(NOTEBOOK, processes=processes(initial_namespace=False)),
+        host(devices=(gpu(recent=(sample(AT_S - 1), sample(AT_S, processes=(NOTEBOOK,)))),)),
+    ],
+)
+def test_near_misses(facts: Facts) -> None:
+    [found] = judge(facts)
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 0)
+
+
+def test_too_few_samples_ask_for_more() -> None:
+    [found] = judge(host(devices=(gpu(processes=(NOTEBOOK,), samples=1),)))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(devices=Unknown("x")),
+        dict(processes=Unknown("x")),
+        dict(devices=(gpu(processes=Unknown("x")),)),
+        dict(devices=(gpu(processes=Absent()),)),
+    ],
+)
+def test_what_is_not_known_is_not_judged(changes: dict[str, Any]) -> None:
+    assert judge(host(**changes)) == ()

@@ -1,0 +1,258 @@
+"""The ghost of the field, every near miss of it, and what it is called where one cannot be sure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.ghosts import BUSY_IDLE, FULL, LOST_PID, NO_RUN, WSL, ghost_gpu, lost_process
+from tests.unit.checks.host import (
+    AT_S,
+    GIB,
+    TRAINER_PID,
+    UUID,
+    beat,
+    gpu,
+    host,
+    points,
+    process,
+    processes,
+    progress,
+    sample,
+)
+from watchdog.checks import ghost_context
+from watchdog.core.facts import Absent, Clocks, DeviceHolder, Facts, Jump, Probe, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity, calls_for_a_stop
+from watchdog.core.limits import Limits
+
+STALE: dict[str, Any] = dict(beat=beat(age_s=185.0), progress=progress(step_changed_s=AT_S - 185))
+HUNG = ghost_gpu(processes=(process(),))
+CONTAINER = processes(initial_namespace=False, run=(), holders=())
+
+
+def holder(pid: int = TRAINER_PID, *, of_run: bool = True, command: str = "python") -> DeviceHolder:
+    return DeviceHolder(pid=pid, command=command, nodes=("/dev/nvidia0",), of_run=of_run)
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    return ghost_context.check(facts, Limits())
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "remedy"),
+    [
+        (host(devices=(ghost_gpu(),), **NO_RUN), Severity.CRITICAL, Remedy.REBOOT),
+        (host(devices=(ghost_gpu(),), **NO_RUN, wsl=WSL), Severity.CRITICAL, Remedy.WSL_SHUTDOWN),
+        (host(devices=(ghost_gpu(processes=()),), **NO_RUN), Severity.CRITICAL, Remedy.REBOOT),
+        (host(devices=(ghost_gpu(),), **STALE), Severity.CRITICAL, Remedy.RELAUNCH),
+        (host(devices=(ghost_gpu(),), **STALE, wsl=WSL), Severity.CRITICAL, Remedy.RELAUNCH),
+        (host(devices=(HUNG,), **STALE), Severity.CRITICAL, Remedy.RELAUNCH),
+        # a container: NVML names pids of the host, and our run has the node open
+        (
+            host(devices=(ghost_gpu(),), **STALE, processes=processes(initial_namespace=False)),
+            Severity.CRITICAL,
+            Remedy.RELAUNCH,
+        ),
+        # the owner may be out of our sight
+        (host(devices=(ghost_gpu(),), **NO_RUN | {"processes": CONTAINER}), Severity.WARNING, Remedy.PROBE),
+        (host(devices=(ghost_gpu(processes=()),), **NO_RUN, wsl=WSL), Severity.WARNING, Remedy.PROBE),
+        # our dead run's: its beat file is still there
+        (
+            host(
+                devices=(ghost_gpu(),),
+                beat=beat(alive=False, age_s=40.0),
+                progress=progress(step_changed_s=AT_S - 40),
+                processes=processes(run=(), holders=()),
+            ),
+            Severity.CRITICAL,
+            Remedy.REBOOT,
+        ),
+        # somebody lives there, too, and owns too little to explain it
+        (
+            host(devices=(ghost_gpu(processes=(lost_process(), process(99, memory_bytes=GIB // 4))),), **NO_RUN),
+            Severity.CRITICAL,
+            Remedy.REBOOT,
+        ),
+        (
+            host(
+                devices=(ghost_gpu(processes=()),),
+                **NO_RUN | {"processes": processes(run=(), holders=(holder(1, command="nvidia-persiste"),))},
+            ),
+            Severity.CRITICAL,
+            Remedy.REBOOT,
+        ),
+        # beats that repeat one word for ever
+        (
+            host(
+                devices=(HUNG,),
+                progress=progress(step_changed_s=AT_S - 900, points=points(1000, step=420, tokens=1, loss=2.5)),
+            ),
+            Severity.CRITICAL,
+            Remedy.RELAUNCH,
+        ),
+    ],
+)
+def test_the_ghost(facts: Facts, severity: Severity, remedy: Remedy) -> None:
+    [found] = judge(facts)
+    assert (found.severity, found.remedy, found.looks_wanted) == (severity, remedy, 0)
+    assert found.device == UUID
+    assert calls_for_a_stop(found) is (remedy is Remedy.RELAUNCH)
+
+
+def test_figures_owner_probe_and_last_step() -> None:
+    probe = Probe(
+        device=UUID,
+        name="NVIDIA GeForce RTX 3060",
+        tflops=0.02,
+        dtype="bfloat16",
+        size=4096,
+        seconds=6.8,
+        correct=True,
+        worst_error=0.0,
+        baseline_tflops=24.1,
+        baseline_count=9,
+    )
+    [found] = judge(host(devices=(ghost_gpu(),), **STALE, probe=(probe,)))
+    assert found.reason == (
+        "100 % utilization at 61 W of 170 W for 4 s (5 of 5 samples); memory 11.8 GiB of 12.0 GiB; "
+        f"held by pid {LOST_PID}, which is not in /proc"
+    )
+    assert found.evidence[0] == "probe 0.02 TFLOP/s (floor 2.0, this card's own baseline 24.1)"
+    assert found.evidence[1] == ("run 7-abc: step 420 since 3 min 05 s, phase train, which is allowed 2 min 00 s")
+    assert found.cause == "a CUDA context outlived its process"
+
+
+XWAYLAND = lost_process(kind="graphics", memory_bytes=None, command="")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(host(devices=(gpu(processes=(process(), XWAYLAND)),), wsl=WSL), id="WSLg's Xwayland alone"),
+        pytest.param(
+            host(devices=(gpu(processes=(lost_process(),)),), processes=processes(initial_namespace=False)),
+            id="pids of other containers",
+        ),
+        pytest.param(
+            host(devices=(ghost_gpu(processes=(process(), lost_process())),), wsl=WSL),
+            id="WDDM paging while steps advance",
+        ),
+        pytest.param(
+            host(devices=(ghost_gpu(utilization_percent=96, power_watts=20.0, processes=(process(),)),)),
+            id="idle collective while steps advance",
+        ),
+        pytest.param(
+            host(devices=(gpu(**BUSY_IDLE, memory_used_bytes=GIB // 2, processes=()),), **NO_RUN),
+            id="Blackwell: busy with no memory and no process",
+        ),
+        pytest.param(
+            host(devices=(ghost_gpu(utilization_percent=0),), **STALE),
+            id="a hang at 0 %, which is beat-stale's",
+        ),
+        pytest.param(host(devices=(ghost_gpu(),)), id="a lost pid beside a run that advances"),
+        pytest.param(
+            host(devices=(ghost_gpu(),), beat=beat(age_s=90.0), progress=progress(step_changed_s=AT_S - 90)),
+            id="late, and still allowed",
+        ),
+        pytest.param(
+            host(
+                devices=(ghost_gpu(),),
+                beat=beat(phase="evaluate", age_s=500.0, deadline_s=900.0),
+                progress=progress(step_changed_s=AT_S - 500),
+            ),
+            id="an evaluation",
+        ),
+        pytest.param(
+            host(devices=(HUNG,), beat=Absent(), progress=progress(source="log", step_changed_s=1.0, heard_s=1.0)),
+            id="a silent log, which may be an evaluation",
+        ),
+        pytest.param(host(devices=(HUNG,), beat=Absent(), progress=Absent()), id="a run that says nothing"),
+        pytest.param(host(devices=(ghost_gpu(),), beat=Unknown("x"), progress=Unknown("x")), id="a run unseen"),
+        pytest.param(host(devices=(ghost_gpu(processes=(process(99),)),), **NO_RUN), id="somebody else's process"),
+        pytest.param(host(devices=(ghost_gpu(processes=(process(99),)),), **STALE), id="somebody else's, ours stale"),
+        pytest.param(
+            host(
+                devices=(ghost_gpu(processes=()),),
+                **NO_RUN | {"processes": processes(run=(), holders=(), unreadable=4)},
+            ),
+            id="open files that cannot be read",
+        ),
+        pytest.param(
+            host(
+                devices=(ghost_gpu(processes=()),),
+                **NO_RUN | {"processes": processes(run=(), holders=(holder(99, of_run=False),))},
+            ),
+            id="somebody has the node open",
+        ),
+        pytest.param(
+            host(
+                devices=(HUNG,),
+                **STALE,
+                clocks=Clocks(boot_id="b", asleep_s=0.0, jumps=(Jump(kind="freeze", at_s=AT_S - 6, seconds=120.0),)),
+            ),
+            id="frozen with us",
+        ),
+        pytest.param(host(devices=(ghost_gpu(mig=True),), **NO_RUN), id="MIG"),
+        pytest.param(host(devices=(ghost_gpu(encoder_percent=70),), **NO_RUN), id="encoder"),
+        pytest.param(host(devices=(ghost_gpu(missing=True),), **NO_RUN), id="a device that is gone"),
+    ],
+)
+def test_what_is_no_ghost(facts: Facts) -> None:
+    for found in judge(facts):
+        assert (found.severity, found.looks_wanted) == (Severity.OK, 0)
+
+
+def test_a_process_that_ends_between_two_reads_is_no_ghost() -> None:
+    mine, gone = (process(99),), (lost_process(99),)
+    recent = tuple(
+        sample(AT_S - 4 + index, **BUSY_IDLE, **FULL, processes=each)
+        for index, each in enumerate((mine, mine, mine, gone, gone))
+    )
+    assert judge(host(devices=(gpu(recent=recent),), **NO_RUN)) == ()
+
+
+def test_too_few_samples_ask_for_more_and_one_in_order_ends_it() -> None:
+    [found] = judge(host(devices=(ghost_gpu(samples=2),), **NO_RUN))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 3)
+    for changed in (dict(memory_used_bytes=5 * GIB), dict(power_watts=90.0), dict(power_watts=Unknown("no answer"))):
+        recent = (*ghost_gpu(samples=4).recent, sample(**BUSY_IDLE | FULL | changed))
+        assert not [each for each in judge(host(devices=(gpu(recent=recent),), **NO_RUN)) if each.severity]
+
+
+def test_only_what_was_sampled_after_the_deadline_counts() -> None:
+    """A frozen host wakes up with a stale beat and with samples from before: neither proves the other."""
+    late = beat(age_s=121.5)
+    [found] = judge(host(devices=(HUNG,), beat=late, progress=progress(step_changed_s=AT_S - 121.5)))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 3)
+
+
+def test_no_looks_at_all_still_want_the_pid_three_times() -> None:
+    [found] = ghost_context.check(host(devices=(ghost_gpu(samples=1),), **NO_RUN), Limits(looks=1))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 2)
+
+
+def test_a_run_on_another_device_is_not_stopped_for_this_one() -> None:
+    other = ghost_gpu(processes=(process(99, kind="graphics", memory_bytes=GIB // 8),))
+    assert judge(host(devices=(other,), **STALE)) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(devices=Unknown("x")),
+        dict(processes=Unknown("x")),
+        dict(devices=(ghost_gpu(power_limit_watts=Unknown("x")),)),
+        dict(devices=(ghost_gpu(memory_total_bytes=Absent()),)),
+    ],
+)
+def test_what_is_not_known_is_not_judged(changes: dict[str, Any]) -> None:
+    assert judge(host(**NO_RUN | changes)) == ()
+
+
+def test_healthy_figures_are_told() -> None:
+    [found] = judge(host())
+    assert (found.severity, found.reason) == (
+        Severity.OK,
+        "97 % utilization at 151 W of 170 W; memory 10.0 GiB of 12.0 GiB",
+    )

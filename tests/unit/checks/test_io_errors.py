@@ -1,0 +1,57 @@
+"""Disk errors in the kernel log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.checks.host import AT_S, host
+from watchdog.checks import io_errors
+from watchdog.core.facts import Absent, KernelLine, KernelLog, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.kernel import KernelKind
+from watchdog.core.limits import Limits
+
+
+def line(kind: KernelKind = KernelKind.IO_ERROR, ago_s: float = 60.0, subject: str = "sda1") -> KernelLine:
+    return KernelLine(at_s=AT_S - ago_s, kind=kind, text=f"{kind.value} on {subject}", subject=subject)
+
+
+def judge(*lines: KernelLine, since_s: float = 0.0, dropped: int = 0) -> tuple[Finding, ...]:
+    found = io_errors.check(host(kernel=KernelLog(lines=lines, since_s=since_s, dropped=dropped)), Limits())
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"), [(KernelKind.IO_ERROR, Severity.WARNING), (KernelKind.READ_ONLY, Severity.CRITICAL)]
+)
+def test_errors_and_a_remount(kind: KernelKind, severity: Severity) -> None:
+    (finding,) = judge(line(kind))
+    assert (finding.severity, finding.remedy, finding.subject) == (severity, Remedy.CHECK_DISK, "sda1")
+    assert finding.evidence == (f"{kind.value} on sda1",)
+
+
+def test_figures_and_one_finding_a_device() -> None:
+    first, second = judge(line(ago_s=600.0), line(ago_s=185.0), line(subject="nvme0n1"))
+    assert first.reason == "2 errors on sda1 in the kernel log, the newest 3 min 05 s ago"
+    assert second.subject == "nvme0n1"
+
+
+@pytest.mark.parametrize(
+    "given", [line(ago_s=3601.0), line(KernelKind.HUNG_TASK), line(subject="fd0"), line(subject="sr0")]
+)
+def test_old_lines_other_kinds_and_empty_drives_do_not_fire(given: KernelLine) -> None:
+    (finding,) = judge(given)
+    assert finding.severity is Severity.OK
+
+
+def test_it_claims_no_more_than_was_read() -> None:
+    (finding,) = judge(since_s=AT_S - 90.0, dropped=12)
+    assert finding.reason == "no disk error in the last 90 s"
+    assert finding.evidence == ("12 lines were overwritten before they could be read",)
+
+
+def test_an_unreadable_log_is_told_here() -> None:
+    finding = io_errors.check(host(kernel=Unknown("/dev/kmsg: Operation not permitted")), Limits())
+    assert isinstance(finding, Finding)
+    assert finding.severity is Severity.UNKNOWN
+    assert io_errors.check(host(kernel=Absent()), Limits()) == ()

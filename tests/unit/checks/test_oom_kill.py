@@ -1,0 +1,73 @@
+"""OOM kills, by counters and by the kernel log; old ones are no news."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.host import AT_S, host
+from watchdog.checks import oom_kill
+from watchdog.core.facts import Absent, KernelLine, KernelLog, OomKills, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.kernel import KernelKind
+from watchdog.core.limits import Limits
+
+
+def kills(**changes: Any) -> OomKills:
+    return OomKills(**(dict(host=0, cgroup=0, cgroup_path="/job", watched_s=600.0) | changes))
+
+
+def log(*ago_s: float) -> KernelLog:
+    lines = tuple(
+        KernelLine(
+            at_s=AT_S - ago, kind=KernelKind.OOM_KILL, text="Out of memory: Killed process 8123", number=8123,
+            subject="chrome",
+        )
+        for ago in ago_s
+    )  # fmt: skip
+    return KernelLog(lines=lines, since_s=0.0)
+
+
+def judge(**changes: Any) -> tuple[Finding, ...]:
+    return oom_kill.check(host(**changes), Limits())
+
+
+def test_a_line_names_the_process() -> None:
+    (finding,) = judge(kernel=log(185.0))
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.FREE_MEMORY)
+    assert finding.reason == ("1 process killed for lack of memory, the newest 3 min 05 s ago: chrome (pid 8123)")
+
+
+@pytest.mark.parametrize(
+    ("oom", "words"),
+    [
+        (kills(host=5, since_host=2, cgroup=2, since_cgroup=2), "2 of them counted by cgroup /job"),
+        (kills(host=5, since_host=2), "somebody else's process"),
+    ],
+)
+def test_counters_say_whose_it_was(oom: OomKills, words: str) -> None:
+    (finding,) = judge(oom=oom)
+    assert finding.severity is Severity.WARNING
+    assert finding.reason.startswith("2 processes killed for lack of memory in the last 10 min 00 s")
+    assert words in finding.evidence[-1]
+
+
+def test_the_same_kill_is_not_counted_twice() -> None:
+    (finding,) = judge(oom=kills(host=1, since_host=1, cgroup=1, since_cgroup=1), kernel=log(5.0))
+    assert finding.reason.startswith("1 process killed")
+
+
+@pytest.mark.parametrize("watched_s", [0.0, 600.0])
+def test_old_kills_are_a_figure_only(watched_s: float) -> None:
+    (finding,) = judge(oom=kills(host=3, cgroup=3, watched_s=watched_s), kernel=log(3601.0))
+    assert finding.severity is Severity.OK
+    assert "3 since boot" in finding.reason
+
+
+def test_unknown_counters_are_told_and_the_log_still_counts() -> None:
+    assert [one.severity for one in judge(oom=Unknown("no vmstat"), kernel=log(5.0))] == [
+        Severity.UNKNOWN,
+        Severity.WARNING,
+    ]
+    assert judge(oom=Absent(), kernel=Unknown("told by io-errors")) == ()

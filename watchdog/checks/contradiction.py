@@ -1,0 +1,334 @@
+"""Questions about samples that several checks ask: is it busy for so little power, do steps advance, who owns it?
+
+Responsible for one answer to each, so that one fault gives one finding. Refuses to judge: it makes no finding, and what
+it cannot see is an answer of its own, never a good one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+from watchdog.checks.figures import duration
+from watchdog.core.facts import (
+    Absent,
+    Device,
+    DeviceHolder,
+    DeviceProcess,
+    DeviceSample,
+    Facts,
+    Known,
+    Processes,
+    Progress,
+    value_of,
+)
+from watchdog.core.limits import Limits
+
+PATIENCE_S = 15.0  # a step younger than this, or than PATIENCE_STEPS of its kind, advances
+PATIENCE_STEPS = 3
+# They keep a device node open all day and own no memory there. 15 characters, as the kernel cuts a command.
+BYSTANDERS = ("nvidia-persiste", "nvidia-powerd", "nvidia-smi", "nv-hostengine", "dcgm-exporter", "nvtop")
+
+
+def judged(facts: Facts) -> tuple[Device, ...]:
+    """The devices that answer: what a lost one said last proves nothing about now."""
+    return tuple(each for each in value_of(facts.devices) or () if each.lost_code is None and not each.missing)
+
+
+# --- samples --------------------------------------------------------------------------------------------------
+def contradictory(sample: DeviceSample, device: Device, limits: Limits) -> bool:
+    """Busy all the time for a power at which no load runs. A reading that is not known proves nothing."""
+    if value_of(device.mig):
+        return False  # utilization means nothing then (dcgm-exporter#216)
+    busy, power = value_of(sample.utilization_percent), value_of(sample.power_watts)
+    most = value_of(device.power_limit_watts)
+    if busy is None or power is None or most is None:
+        return False
+    codecs = (value_of(sample.encoder_percent), value_of(sample.decoder_percent))
+    if any(codec is not None and codec > limits.codec_percent for codec in codecs):
+        return False
+    return busy >= limits.busy_percent and power < limits.contradiction_power_fraction * most
+
+
+def fills(sample: DeviceSample, device: Device, fraction: float) -> bool:
+    """Whether at least this share of the device's memory is in use, as far as it is known."""
+    used, total = value_of(sample.memory_used_bytes), value_of(device.memory_total_bytes)
+    return used is not None and total is not None and used >= fraction * total
+
+
+def looks_wanted(device: Device, looks: int, suspicious: Callable[[DeviceSample], bool]) -> int | None:
+    """0: all of the last `looks` samples are suspicious; more: all there are, and so many are missing; None: not so."""
+    window = device.recent[-looks:]
+    return looks - len(window) if window and all(suspicious(sample) for sample in window) else None
+
+
+def contradiction(device: Device, limits: Limits) -> int | None:
+    """As `looks_wanted`, for the contradiction alone."""
+    return looks_wanted(device, limits.looks, lambda sample: contradictory(sample, device, limits))
+
+
+def figures(device: Device, limits: Limits) -> str:
+    """`100 % utilization at 61 W of 170 W for 4 s (5 of 5 samples)`: least and most of the window; "" if not known."""
+    window = device.recent[-limits.looks :]
+    busy = [sample.utilization_percent.value for sample in window if isinstance(sample.utilization_percent, Known)]
+    power = [sample.power_watts.value for sample in window if isinstance(sample.power_watts, Known)]
+    most = value_of(device.power_limit_watts)
+    if not busy or not power or most is None:
+        return ""
+    said = f"{min(busy)} % utilization at {max(power):.0f} W of {most:.0f} W"
+    count = sum(contradictory(sample, device, limits) for sample in window)
+    if not count:
+        return said
+    return f"{said} for {window[-1].at_s - window[0].at_s:.0f} s ({count} of {len(window)} samples)"
+
+
+# --- steps ----------------------------------------------------------------------------------------------------
+class Steps(enum.Enum):
+    """What is known about the run's steps; only STOPPED and NO_RUN say that nothing advances."""
+
+    ADVANCE = "advance"  # seen to change, the last time lately
+    PHASE = "phase"  # a phase without steps that may last this long, or watched too shortly to have seen a change
+    LATE = "late"  # longer than usual, and still allowed
+    STOPPED = "stopped"  # longer than was ever allowed
+    NO_RUN = "no run"
+    UNSEEN = "unseen"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """`since_s`: STOPPED since that moment (CLOCK_MONOTONIC). `beats`: by the run's beats, which know of phases."""
+
+    steps: Steps
+    words: str
+    since_s: float = 0.0
+    beats: bool = True
+
+
+def pace_of(facts: Facts, limits: Limits) -> Pace:
+    """Do steps advance? Answered from progress, else from the beat; a freeze of us all is not held against a run."""
+    progress, processes = value_of(facts.progress), value_of(facts.processes)
+    usual_s = 0.0 if progress is None else max(progress.typical_step_s or 0.0, progress.recent_step_s or 0.0)
+    patience_s = max(PATIENCE_STEPS * usual_s, PATIENCE_S)
+    # One step alone is no change: who has just begun to look sees it "change" at that moment.
+    watched = progress is not None and len({point.step for point in progress.points} - {None}) > 1
+    words = "" if progress is None else _last_step(progress, facts.at_s)
+    changed_s = None if progress is None else progress.step_changed_s
+    if watched and changed_s is not None and facts.at_s - changed_s <= patience_s:
+        return Pace(steps=Steps.ADVANCE, words=words)
+    beat = facts.beat
+    if not (processes is not None and processes.run) and not (isinstance(beat, Known) and beat.value.alive):
+        if processes is None and not isinstance(beat, Known):
+            return Pace(steps=Steps.UNSEEN, words="whether a run is alive cannot be seen")
+        return Pace(steps=Steps.NO_RUN, words="no run of this job is alive")
+    if isinstance(beat, Known):
+        heard_s = beat.at_s - beat.value.age_s
+        late_s = heard_s + beat.value.deadline_s + _frozen_s(facts, heard_s)
+        words = words or f"run {beat.value.run_id}: last beat {duration(beat.value.age_s)} ago"
+        words += f", phase {beat.value.phase}, which is allowed {duration(beat.value.deadline_s)}"
+        if beat.value.phase == "finished":
+            return Pace(steps=Steps.PHASE, words=words)
+        if beat.at_s > late_s:
+            return Pace(steps=Steps.STOPPED, words=words, since_s=late_s)
+        if beat.value.phase != "train":
+            return Pace(steps=Steps.PHASE if beat.value.alive else Steps.LATE, words=words)
+        still_s = _still_since(progress)
+        if still_s is not None:
+            allowed_s = limits.steps_frozen_factor * max(limits.train_deadline_s, beat.value.deadline_s)
+            end_s = still_s + max(allowed_s, PATIENCE_STEPS * usual_s) + _frozen_s(facts, still_s)
+            if facts.at_s > end_s:
+                return Pace(steps=Steps.STOPPED, words=words, since_s=end_s)
+        if not watched and beat.value.age_s <= patience_s:
+            return Pace(steps=Steps.PHASE, words=words)
+        return Pace(steps=Steps.LATE, words=words)
+    if progress is None or not isinstance(beat, Absent):
+        return Pace(steps=Steps.UNSEEN, words="the run says nothing of its steps", beats=False)
+    spoke_s = max((s for s in (progress.step_changed_s, progress.heard_s) if s is not None), default=None)
+    if spoke_s is None:
+        return Pace(steps=Steps.UNSEEN, words="the run says nothing of its steps", beats=False)
+    end_s = spoke_s + max(limits.steps_frozen_factor * limits.train_deadline_s, PATIENCE_STEPS * usual_s)
+    end_s += _frozen_s(facts, spoke_s)
+    return Pace(steps=Steps.STOPPED if facts.at_s > end_s else Steps.LATE, words=words, since_s=end_s, beats=False)
+
+
+def _last_step(progress: Progress, at_s: float) -> str:
+    step = next((point.step for point in reversed(progress.points) if point.step is not None), None)
+    said = f"run {progress.run_id}: " + ("no step told" if step is None else f"step {step:,}")
+    return said if progress.step_changed_s is None else f"{said} since {duration(at_s - progress.step_changed_s)}"
+
+
+def _still_since(progress: Progress | None) -> float | None:
+    """Since when beats of phase train repeat one step and nothing else changes in them; None where that is not so."""
+    if progress is None or progress.source != "beats" or progress.step_changed_s is None or not progress.points:
+        return None
+    since_s = progress.points[-1].at_s
+    for point in reversed(progress.points):  # an evaluation before this stretch of train is not held against it
+        if point.phase != "train":
+            break
+        since_s = point.at_s
+    since_s = max(since_s, progress.step_changed_s)
+    said = {(point.step, point.tokens, point.loss) for point in progress.points if point.at_s >= since_s}
+    return since_s if len(said) <= 1 else None  # micro-batches repeat the step, with other tokens
+
+
+def _frozen_s(facts: Facts, since_s: float) -> float:
+    """How long everything stood still since then: a beat grows old meanwhile, and nobody can help it."""
+    clocks = value_of(facts.clocks)
+    jumps = () if clocks is None else clocks.jumps
+    return sum(jump.seconds for jump in jumps if jump.kind == "freeze" and jump.at_s > since_s)
+
+
+# --- owners ---------------------------------------------------------------------------------------------------
+def comparable(facts: Facts) -> bool:
+    """Whether the pids that NVML names are those of our `/proc`: not in a container, nor on WSL."""
+    processes = value_of(facts.processes)
+    return processes is not None and processes.initial_namespace is True and isinstance(facts.wsl, Absent)
+
+
+def lost(device: Device, limits: Limits, processes: Processes) -> tuple[DeviceProcess, ...]:
+    """Those that NVML names and `/proc` does not know, in each of the last `lost_pid_looks` samples (or all there are).
+
+    A number above pid_max is none: mismatched bindings scramble the fields (gpustat#161).
+    """
+    return _in_each(device, limits, lambda each: not each.here and 0 < each.pid <= processes.pid_max)
+
+
+def others(device: Device, limits: Limits, facts: Facts) -> tuple[DeviceProcess, ...]:
+    """Living compute processes that are not of our run, in each of the last `lost_pid_looks` samples.
+
+    Where pids cannot be compared, a number alone may be anybody's: there it must have a device node open, too.
+    """
+    processes = value_of(facts.processes)
+    if processes is None:
+        return ()
+    ours = run_pids(facts)
+    open_to = None if comparable(facts) else {holder.pid for holder in processes.holders}
+    return _in_each(
+        device,
+        limits,
+        lambda each: (
+            each.here
+            and each.kind == "compute"
+            and each.pid not in ours
+            and not each.command.startswith("nvidia-cuda-mps")  # lends the device to others, ours among them
+            and (open_to is None or each.pid in open_to)
+        ),
+    )
+
+
+def _in_each(device: Device, limits: Limits, wanted: Callable[[DeviceProcess], bool]) -> tuple[DeviceProcess, ...]:
+    found: dict[int, DeviceProcess] | None = None
+    for sample in device.recent[-limits.lost_pid_looks :]:
+        listed = {each.pid: each for each in value_of(sample.processes) or () if wanted(each)}
+        found = listed if found is None else {pid: listed[pid] for pid in found if pid in listed}
+        if not found:
+            return ()
+    return tuple((found or {}).values())
+
+
+def run_pids(facts: Facts) -> set[int]:
+    """Every pid that is, or a moment ago was, of our run."""
+    processes = value_of(facts.processes)
+    pids = {facts.beat.value.pid} if isinstance(facts.beat, Known) else set()
+    if processes is not None:
+        pids |= {each.pid for each in processes.run} | {each.pid for each in processes.holders if each.of_run}
+    return pids
+
+
+def owners(processes: Processes) -> tuple[DeviceHolder, ...]:
+    """Who has a device node open and may own memory by it."""
+    return tuple(
+        each
+        for each in processes.holders
+        if not each.command.partition(" ")[0].rpartition("/")[2].startswith(BYSTANDERS)
+    )
+
+
+def used_by_others(device: Device, facts: Facts, limits: Limits) -> bool:
+    """Whether living processes of others may be what is busy: without them not much of the memory is left."""
+    living = others(device, limits, facts)
+    if not living:
+        return False
+    theirs = [each.memory_bytes for each in living]
+    used, total = value_of(device.now.memory_used_bytes), value_of(device.memory_total_bytes)
+    if used is None or total is None:
+        return True
+    known = [count for count in theirs if count is not None]
+    return len(known) < len(theirs) or used - sum(known) < limits.ghost_memory_fraction * total
+
+
+# --- the two faults that a contradiction can be ------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ghost:
+    """`looks_wanted` 0: proven. `certain`: nothing out of our sight can be the owner. `of_run`: a run of ours is alive.
+
+    `dead`: the context outlived its process; else our own process lives and hangs on the device.
+    """
+
+    looks_wanted: int
+    certain: bool
+    of_run: bool
+    dead: bool
+    evidence: str
+    pace: Pace
+
+
+def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
+    """A device kept busy by nothing that lives, or by our own run long after its last step; else None."""
+    processes = value_of(facts.processes)
+    if processes is None:
+        return None
+    wanted = looks_wanted(
+        device,
+        limits.looks,
+        lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.ghost_memory_fraction),
+    )
+    if wanted is None:
+        return None
+    pace = pace_of(facts, limits)
+    if pace.steps not in (Steps.NO_RUN, Steps.STOPPED) or used_by_others(device, facts, limits):
+        return None
+    dead = [each for each in lost(device, limits, processes) if each.kind == "compute"]  # WSLg's Xwayland is graphics
+    dead_for_sure = bool(dead) and (comparable(facts) or isinstance(facts.wsl, Known))
+    if dead:
+        wanted = max(wanted, limits.lost_pid_looks - len(device.recent))
+    evidence = f"held by pid {', '.join(str(each.pid) for each in dead)}, which is not in /proc"
+    window = device.recent[-limits.looks :]
+    if pace.steps is Steps.STOPPED:
+        # The contradiction must have been seen while nothing advanced: what was sampled before proves nothing.
+        wanted = max(wanted, limits.looks - sum(sample.at_s >= pace.since_s for sample in window))
+        if not pace.beats and not (dead and comparable(facts)):
+            return None  # a log does not tell an evaluation from a hang
+        mine = _of_run(device, facts, processes)
+        if mine is None and not dead_for_sure:
+            return None
+        said = evidence if dead else f"held by pid {mine} of the run, which lives"
+        return Ghost(looks_wanted=wanted, certain=True, of_run=True, dead=bool(dead), evidence=said, pace=pace)
+    if dead:
+        certain = dead_for_sure
+    elif all(value_of(each.processes) == () for each in window) and not processes.unreadable and not owners(processes):
+        evidence, certain = "no process is listed, and none has a device node open", comparable(facts)
+    else:
+        return None
+    return Ghost(looks_wanted=wanted, certain=certain, of_run=False, dead=True, evidence=evidence, pace=pace)
+
+
+def _of_run(device: Device, facts: Facts, processes: Processes) -> int | None:
+    """A process of our run on this device; by an open node alone where NVML names nobody, or not our pids."""
+    ours = run_pids(facts)
+    listed = [each.pid for each in value_of(device.now.processes) or ()]
+    named = next((pid for pid in listed if pid in ours), None)
+    if named is not None or (listed and comparable(facts)):
+        return named
+    return next((holder.pid for holder in processes.holders if holder.of_run), None)
+
+
+def paging(device: Device, facts: Facts, limits: Limits) -> int | None:
+    """Windows moves device memory to host memory: full, contradictory, and steps advance. As `looks_wanted`."""
+    if not isinstance(facts.wsl, Known) or pace_of(facts, limits).steps is not Steps.ADVANCE:
+        return None
+    return looks_wanted(
+        device,
+        limits.looks,
+        lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.paging_memory_fraction),
+    )

@@ -1,0 +1,97 @@
+"""A device is kept busy and full by nothing that lives, or by our run long after its last step.
+
+Proves: in every one of the last `looks` samples utilization contradicts power and at least `ghost_memory_fraction` of
+the memory is in use, and no step advances; and either no run of ours is alive and the owner is dead (a pid that /proc
+does not know in `lost_pid_looks` samples, or nobody at all with a device node open), or our run is past what its phase
+was ever allowed, with the contradiction seen since then. A reason to stop a run only in the second case.
+
+Near misses: a lost pid alone (WSLg's Xwayland, other containers) or one that ends between two reads; WDDM paging,
+small kernels or an idle collective at 96 % and 20 W while steps advance; an evaluation, a compilation or a save within
+its deadline; a run that was frozen with us; busy with no memory and no process, after a kill on Blackwell; a living
+process of somebody else; a hang at 0 % utilization, which is beat-stale's. Where the owner may be out of sight (another
+container, the Windows side) it is a warning. A log knows no phases: without beats a run is stopped for a dead pid only.
+"""
+
+from __future__ import annotations
+
+from watchdog.checks.contradiction import Ghost, contradiction, figures, ghost, judged
+from watchdog.checks.figures import size
+from watchdog.core.facts import Device, Facts, Known, value_of
+from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
+from watchdog.core.limits import Limits
+
+NAME = "ghost-context"
+NEEDS = ("devices", "processes", "progress", "beat", "probe", "clocks", "wsl")
+LIMITS = (
+    "looks",
+    "lost_pid_looks",
+    "busy_percent",
+    "contradiction_power_fraction",
+    "codec_percent",
+    "ghost_memory_fraction",
+    "steps_frozen_factor",
+    "train_deadline_s",
+    "compute_floor_tflops",
+)
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.RELAUNCH, Remedy.WSL_SHUTDOWN, Remedy.REBOOT, Remedy.PROBE)
+
+
+def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
+    """One finding for each device on which it can be told; a contradiction that is no ghost is utilization-power's."""
+    if not isinstance(facts.processes, Known):
+        return ()
+    found = (_judge(device, facts, limits) for device in judged(facts))
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
+    said, memory = figures(device, limits), _memory(device)
+    if not said or not memory:
+        return None
+    seen = ghost(device, facts, limits)
+    if seen is None:
+        if contradiction(device, limits) is not None:
+            return None
+        return fine(NAME, device.label, f"{said}; {memory}", device=device.uuid)
+    if seen.looks_wanted:
+        return unsure(NAME, device.label, f"{said}; {memory}", seen.looks_wanted, seen.evidence, device=device.uuid)
+    return Finding(
+        check=NAME,
+        severity=Severity.CRITICAL if seen.certain else Severity.WARNING,
+        subject=device.label,
+        reason=f"{said}; {memory}; {seen.evidence}",
+        evidence=(*_probe(device, facts, limits), seen.pace.words),
+        cause=_cause(seen),
+        remedy=_remedy(seen, facts),
+        device=device.uuid,
+    )
+
+
+def _cause(seen: Ghost) -> str:
+    if not seen.dead:
+        return "what the run started on the device does not end: a hung kernel or collective, or a broken CUDA context"
+    if seen.certain:
+        return "a CUDA context outlived its process"
+    return "a CUDA context outlived its process, or something out of our sight uses the device"
+
+
+def _remedy(seen: Ghost, facts: Facts) -> Remedy:
+    if seen.of_run:
+        return Remedy.RELAUNCH
+    if not seen.certain:
+        return Remedy.PROBE
+    return Remedy.WSL_SHUTDOWN if isinstance(facts.wsl, Known) else Remedy.REBOOT
+
+
+def _memory(device: Device) -> str:
+    used, total = value_of(device.now.memory_used_bytes), value_of(device.memory_total_bytes)
+    return "" if used is None or total is None else f"memory {size(used)} of {size(total)}"
+
+
+def _probe(device: Device, facts: Facts, limits: Limits) -> tuple[str, ...]:
+    for probe in value_of(facts.probe) or ():
+        if probe.device == device.uuid:
+            own = "" if probe.baseline_tflops is None else f", this card's own baseline {probe.baseline_tflops:.1f}"
+            return (f"probe {probe.tflops:.2f} TFLOP/s (floor {limits.compute_floor_tflops:.1f}{own})",)
+    return ()

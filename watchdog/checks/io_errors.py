@@ -1,0 +1,61 @@
+"""The kernel reported errors of a disk.
+
+Proves: within the window the kernel could not read or write a device (warning), or made a file system read-only
+because of an error (critical).
+
+Near misses: a read-only mount that somebody asked for writes no such line. Empty floppy and CD drives of virtual
+machines fail at every boot. An error on a disk that the job does not use says nothing of the job's, hence a warning.
+"""
+
+from __future__ import annotations
+
+from watchdog.checks.figures import duration
+from watchdog.core.facts import Facts, KernelLine, Known, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
+from watchdog.core.kernel import KernelKind
+from watchdog.core.limits import Limits
+
+NAME = "io-errors"
+NEEDS = ("kernel",)
+LIMITS = ("io_error_window_s",)
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.CHECK_DISK, Remedy.LOOK)
+_KINDS = frozenset({KernelKind.IO_ERROR, KernelKind.READ_ONLY})
+_SHOWN = 3
+
+
+def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
+    """One finding for each device; the one place where a kernel log that could not be read is told."""
+    if isinstance(facts.kernel, Unknown):
+        return unknown(NAME, "kernel log", facts.kernel.why)
+    if not isinstance(facts.kernel, Known):
+        return ()
+    log = facts.kernel.value
+    by_device: dict[str, list[KernelLine]] = {}
+    for line in log.lines:
+        if line.kind in _KINDS and facts.at_s - line.at_s <= limits.io_error_window_s and not _empty_drive(line):
+            by_device.setdefault(line.subject or "a disk", []).append(line)
+    if not by_device:
+        seen_s = min(limits.io_error_window_s, facts.at_s - log.since_s)
+        lost = (f"{log.dropped:,} lines were overwritten before they could be read",) if log.dropped else ()
+        return fine(NAME, "kernel log", f"no disk error in the last {duration(seen_s)}", *lost)
+    return tuple(_judge(device, lines, facts.at_s) for device, lines in by_device.items())
+
+
+def _empty_drive(line: KernelLine) -> bool:
+    return line.subject.rstrip("0123456789") in ("fd", "sr")
+
+
+def _judge(device: str, lines: list[KernelLine], at_s: float) -> Finding:
+    read_only = any(line.kind is KernelKind.READ_ONLY for line in lines)
+    count = f"{len(lines)} {'error' if len(lines) == 1 else 'errors'}"
+    reason = f"{count} on {device} in the kernel log, the newest {duration(at_s - lines[-1].at_s)} ago"
+    return Finding(
+        check=NAME,
+        severity=Severity.CRITICAL if read_only else Severity.WARNING,
+        subject=device,
+        reason=f"{reason}; its file system was made read-only" if read_only else reason,
+        evidence=tuple(line.text for line in lines[-_SHOWN:]),
+        cause="the disk or its connection fails",
+        remedy=Remedy.CHECK_DISK,
+    )

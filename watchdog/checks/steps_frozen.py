@@ -1,0 +1,80 @@
+"""The run speaks, trains by its own word, and its step does not move.
+
+Proves: the run was heard within the time that a step may take, in phase train all along, while its step stayed the
+same for a multiple of that time and for twenty of its own typical steps: it fakes being alive. Critical only by
+beats, and only where every word since the step last moved was one of training.
+
+Near misses: evaluating, compiling, saving, loading take no step, and their time does not count. A log tells no phase,
+so that by a log it is a warning; so it is where older words are not kept. A run that is silent is beat-stale's. After
+a sleep or a freeze of the machine the time begins anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from watchdog.checks.figures import duration
+from watchdog.core.facts import Clocks, Facts, Known, Progress, Unknown, value_of
+from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
+from watchdog.core.limits import Limits
+
+NAME = "steps-frozen"
+NEEDS = ("progress", "clocks")
+LIMITS = ("steps_frozen_factor", "train_deadline_s")
+WORST = Severity.CRITICAL
+REMEDIES = (Remedy.RELAUNCH, Remedy.LOOK)
+_TYPICAL_STEPS = 20
+_TRAINS = ("train", None)  # None: a log does not say
+
+
+def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
+    """The one place where progress that could not be read is told."""
+    if isinstance(facts.progress, Unknown):
+        return unknown(NAME, "progress", facts.progress.why)
+    if not isinstance(facts.progress, Known):
+        return ()
+    progress = facts.progress.value
+    newest = progress.points[-1] if progress.points else None
+    if newest is None or newest.step is None or progress.step_changed_s is None or progress.heard_s is None:
+        return ()
+    if facts.at_s - progress.heard_s > limits.train_deadline_s:
+        return ()
+    if newest.phase not in _trains(progress):
+        return fine(NAME, "steps", f"step {newest.step:,}, in phase {newest.phase or 'unknown'}, which takes no step")
+    allowed_s = limits.steps_frozen_factor * limits.train_deadline_s
+    if progress.typical_step_s is not None:
+        allowed_s = max(allowed_s, _TYPICAL_STEPS * progress.typical_step_s)
+    since_s = max(progress.step_changed_s, _training_since(progress), _awake_since(facts))
+    frozen_s = facts.at_s - since_s
+    reason = f"at step {newest.step:,} for {duration(frozen_s)}, heard {duration(facts.at_s - progress.heard_s)} ago"
+    if frozen_s <= allowed_s:
+        return fine(NAME, "steps", reason)
+    proven = progress.source == "beats" and progress.points[0].at_s <= since_s
+    return Finding(
+        check=NAME,
+        severity=Severity.CRITICAL if proven else Severity.WARNING,
+        subject="steps",
+        reason=f"{reason}; it says that it trains, and {duration(allowed_s)} are allowed",
+        evidence=(f"run {progress.run_id}, by its {progress.source}",),
+        cause="the training loop hangs, or repeats itself, while something else in the run goes on speaking",
+        remedy=Remedy.RELAUNCH,
+    )
+
+
+def _trains(progress: Progress) -> tuple[str | None, ...]:
+    return _TRAINS[:1] if progress.source == "beats" else _TRAINS
+
+
+def _training_since(progress: Progress) -> float:
+    """The first word of training after the last word of another phase; the very beginning when there was no other."""
+    since = float("-inf")
+    for point, following in itertools.pairwise(progress.points):
+        if point.phase not in _trains(progress):
+            since = following.at_s
+    return since
+
+
+def _awake_since(facts: Facts) -> float:
+    clocks: Clocks | None = value_of(facts.clocks)
+    jumps = clocks.jumps if clocks is not None else ()
+    return max((jump.at_s for jump in jumps if jump.kind != "step"), default=float("-inf"))
