@@ -19,6 +19,7 @@ from watchdog.core.facts import Unknown
 if TYPE_CHECKING:
     import subprocess
 
+_GOOD = frozenset({0})
 _GRACE_S = 0.5  # between the child's own alarm and the end of our patience
 
 
@@ -41,10 +42,11 @@ class DisposableChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
 
-    def ask(self, argv: Sequence[str], deadline_s: float) -> str | Unknown:
+    def ask(self, argv: Sequence[str], deadline_s: float, *, answers: frozenset[int] = _GOOD) -> str | Unknown:
         """The last line of the child's output, or why there is none. The program must call `end_after` itself.
 
-        Blocks for `deadline_s` and half a second at most. Raises OSError when the child cannot be started.
+        `answers` are the exit codes with which it may have answered. Blocks for `deadline_s` and half a second at
+        most. Raises OSError when the child cannot be started.
         """
         if self._process is not None:
             if self._process.poll() is None:
@@ -70,7 +72,7 @@ class DisposableChild:
         if process.returncode < 0:
             return Unknown(self._ended_by(-process.returncode, deadline_s))
         lines = output.decode(errors="replace").strip().splitlines()
-        if process.returncode or not lines:
+        if process.returncode not in answers or not lines:
             return Unknown(f"{self._what}: the child that was asked ended with code {process.returncode}, no answer")
         return lines[-1]
 

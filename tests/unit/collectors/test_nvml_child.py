@@ -1,0 +1,166 @@
+"""The sampling child as a program, spoken to over its pipes, with the stand-in library at the C ABI."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.nvml.standin import Scenario, build, environment
+from watchdog.collectors import nvml_child
+from watchdog.collectors.nvml_questions import COUNTERS, FAST, SLOW
+
+DEADLINE_S = 20.0
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(
+        text: str = "[device]\n", *, alarm_s: float = 30.0, site: str | None = None, log: Path | None = None
+    ) -> Any:
+        spec = importlib.util.find_spec("pynvml")
+        assert spec is not None
+        assert spec.origin is not None
+        begin.scenario = Scenario(tmp_path / "scenario", text)  # type: ignore[attr-defined]
+        library = build(tmp_path)
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                nvml_child.__file__,
+                site or os.path.dirname(spec.origin),
+                "/proc",
+                str(alarm_s),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | environment(library, begin.scenario.path, log),  # type: ignore[attr-defined]
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        with process:  # closes the pipes and reaps
+            pass
+
+
+def ask(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"sample\n")
+    process.stdin.flush()
+    assert select.select([process.stdout], [], [], DEADLINE_S)[0], "no answer"
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
+def fast(answer: dict[str, Any], device: int = 0) -> dict[str, Any]:
+    return dict(zip(FAST, answer["devices"][device][3], strict=True))
+
+
+def slow(answer: dict[str, Any], device: int = 0) -> dict[str, Any]:
+    fields, counters, _ = answer["devices"][device][6]
+    return dict(zip([*SLOW, *COUNTERS], fields + counters, strict=True))
+
+
+def test_slow_readings_and_versions_come_first_and_then_now_and_then(start: Start) -> None:
+    process = start()
+    first, second = ask(process), ask(process)
+    assert first["driver"] == ["560.35.03", "12.6"]
+    assert slow(first)["name"] == "NVIDIA GeForce RTX 3060"
+    assert "driver" not in second
+    assert second["devices"][0][6] is None
+    assert second["devices"][0][0] == first["devices"][0][0]
+
+
+def test_it_leaves_when_stdin_ends_and_not_with_a_core(start: Start) -> None:
+    process = start()
+    ask(process)
+    assert resource.prlimit(process.pid, resource.RLIMIT_CORE) == (0, 0)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_the_alarm_ends_it_in_a_call_and_lets_it_be_between_calls(
+    start: Start, wait_until: Callable[..., object]
+) -> None:
+    process = start(alarm_s=1.0)
+    ask(process)
+    idle_since = time.monotonic()
+    wait_until(lambda: time.monotonic() > idle_since + 1.3, "longer than the alarm")
+    ask(process)
+    start.scenario.write("hang nvmlDeviceGetPowerUsage\n[device]\n")  # type: ignore[attr-defined]
+    assert process.stdin is not None
+    process.stdin.write(b"sample\n")
+    process.stdin.flush()
+    assert process.wait(DEADLINE_S) == -signal.SIGALRM
+
+
+def test_what_a_device_cannot_do_is_asked_once_a_minute(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    process = start("[device]\nutil_sm = none\nutil_enc = none\n", log=log)
+    for _ in range(3):
+        assert fast(ask(process))["utilization_percent"] == {"a": "Not Supported"}
+    calls = log.read_text().split()
+    assert calls.count("nvmlDeviceGetUtilizationRates") == 1
+    assert calls.count("nvmlDeviceGetEncoderUtilization") == 1
+    assert calls.count("nvmlDeviceGetPowerUsage") == 3
+    assert calls.count("nvmlInitWithFlags") == 1
+    assert calls.count("nvmlDeviceGetUUID") == 1
+    assert "nvmlShutdown" not in calls
+
+
+def test_a_mismatch_is_told_and_then_a_fresh_process_is_needed(start: Start) -> None:
+    process = start("init = 18\n")
+    assert ask(process) == {"code": 18, "text": "RM has detected an NVML/RM version mismatch."}
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_init_is_tried_again_with_the_next_question(start: Start) -> None:
+    process = start("init = 9\n")
+    assert ask(process)["code"] == 9
+    start.scenario.write("[device]\n")  # type: ignore[attr-defined]
+    assert fast(ask(process))["temperature_celsius"] == 38
+
+
+def test_a_driver_that_forgot_us_is_initialised_once_more(start: Start, tmp_path: Path) -> None:
+    process = start()
+    ask(process)
+    start.scenario.write("fail nvmlDeviceGetPowerUsage = 1\n[device]\n")  # type: ignore[attr-defined]
+    assert ask(process)["code"] == 1
+    start.scenario.write("[device]\n")  # type: ignore[attr-defined]
+    answer = ask(process)
+    assert fast(answer)["power_watts"] == 16.0
+    assert answer["devices"][0][6] is not None  # after a driver's death all is read anew
+
+
+def test_without_pynvml_it_says_what_to_install(start: Start, tmp_path: Path) -> None:
+    answer = ask(start(site=str(tmp_path)))
+    assert answer["code"] == -1
+    assert "install it" in answer["text"]
+
+
+def test_it_needs_nothing_but_its_two_neighbours_and_pynvml(start: Start) -> None:
+    process = start()
+    ask(process)
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    assert "libnvidia-ml.so.1" in maps
+    assert "psutil" not in maps

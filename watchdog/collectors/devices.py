@@ -1,0 +1,360 @@
+"""The NVIDIA driver and its devices, as one long-lived child sees them.
+
+Responsible for never waiting: a question is put to the child, the answer is taken when it is there, and silence, a
+crash or nonsense becomes a fact. One child at a time: while one is stuck in the driver no second is put beside it.
+Remembers of each device, by UUID, its last samples, what changes slowly, and its Xids, over the children's lives.
+Refuses to load NVML here, to signal the child (its own alarm ends it), and to start one where there plainly is no
+driver.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog.clock import Clock
+from watchdog.collectors import linechild, nvml_child
+from watchdog.collectors.linechild import LineChild
+from watchdog.collectors.nvml_answer import Refusal, Row, Sample, parse_answer
+from watchdog.collectors.nvml_library import device_node, find_library, nothing_here
+from watchdog.collectors.nvml_questions import NAMELESS
+from watchdog.collectors.roots import Roots
+from watchdog.core.devicefacts import (
+    NVML_DRIVER_NOT_LOADED,
+    NVML_LIBRARY_NOT_FOUND,
+    Device,
+    DeviceSample,
+    Driver,
+)
+from watchdog.core.fact import Absent, Fact, Known, Unknown
+
+_LONGEST_BACKOFF_S = 60.0
+_LOOK_AGAIN_S = 60.0  # where there was no driver
+# What a device is, as opposed to how it is: still true when it is lost.
+_LASTING = (
+    "name",
+    "pci_bus_id",
+    "compute_capability",
+    "memory_total_bytes",
+    "power_limit_watts",
+    "sm_clock_max_mhz",
+    "pcie_generation_max",
+    "pcie_width_max",
+)
+
+
+class _Remembered:
+    """What is known of one device, over all samples. `row` is what the newest of them said."""
+
+    row: Row
+
+    def __init__(self, samples: int) -> None:
+        self.recent: deque[DeviceSample] = deque(maxlen=samples)
+        self.fields: dict[str, Fact[Any]] = {}
+        self.counters: dict[str, Fact[int]] = {}
+        self.slow_implausible: tuple[str, ...] = ()
+        self.earlier_xids: Counter[int] = Counter()  # counted by children that are gone
+        self.xids: dict[int, int] = {}
+
+    def take(self, row: Row, *, believe_sample: bool) -> None:
+        self.row = row
+        if believe_sample:
+            self.recent.append(row.sample)
+        if isinstance(row.xids, dict):
+            self.xids = row.xids
+        if row.slow is None:
+            return
+        kept = {} if row.lost_code is None else {name: self.fields.get(name) for name in _LASTING}
+        self.fields = {
+            name: old if isinstance(old := kept.get(name), Known) and not isinstance(fact, Known) else fact
+            for name, fact in row.slow.fields.items()
+        }
+        self.counters = row.slow.counters
+        self.slow_implausible = row.slow.implausible
+
+    def child_ended(self) -> None:
+        self.earlier_xids.update(self.xids)
+        self.xids = {}
+
+    def device(self, *, missing: bool) -> Device:
+        row, xids = self.row, self.row.xids
+        return Device(
+            uuid=row.uuid,
+            index=row.index,
+            recent=tuple(self.recent) or (row.sample,),
+            lost_code=row.lost_code,
+            missing=missing,
+            implausible=() if missing else row.implausible + self.slow_implausible,
+            xid_counts=Known(dict(self.earlier_xids + Counter(self.xids)), row.sample.at_s)
+            if isinstance(xids, dict)
+            else xids,
+            clocks_event_counters_us=self.counters,
+            **self.fields,
+        )
+
+
+class DeviceWatch:
+    """Asks, and says what is known. For use from one thread."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        clock: Clock,
+        environ: Mapping[str, str] | None = None,
+        *,
+        samples: int = 30,
+        alarm_s: float = 90.0,
+        silent_after_s: float = 1.0,
+    ) -> None:
+        """`samples`: how many are kept. `alarm_s`: when a stuck child ends itself. Silence counts from there on."""
+        self._roots = roots
+        self._clock = clock
+        self._environ = environ
+        self._samples = samples
+        self._alarm_s = alarm_s
+        self._silent_after_s = silent_after_s
+        self._library: str | None = None
+        self._node: str | None = None
+        self._nothing: str | None = None  # why there is no driver
+        self._not_before_s = 0.0  # no look, no question and no start before
+        self._closed = False
+        self._child: LineChild | None = None
+        self._outstanding = False
+        self._asked_s: float | None = None  # the first question since the last answer
+        self._failures = 0  # ends of children since the last sample: the backoff
+        self._crashes = 0
+        self._crash = ""
+        self._answer: Sample | Refusal | str | None = None  # str: what is no answer
+        self._answer_s = 0.0
+        self._versions: tuple[str | None, str | None] = (None, None)
+        self._count: int | None = None
+        self._known: dict[str, _Remembered] = {}
+        self._forgot_s = float("-inf")
+        self._devices: Fact[tuple[Device, ...]] = Unknown("NVML has not been asked yet")
+
+    @property
+    def pid(self) -> int | None:
+        """The child's, while there is one."""
+        return None if self._child is None else self._child.pid
+
+    @property
+    def unread(self) -> bool:
+        """The first answer is on its way, and not late yet."""
+        if self._nothing is not None or self._answer is not None or self._crashes or self._asked_s is None:
+            return False
+        return self._clock.monotonic() - self._asked_s <= self._silent_after_s
+
+    def start(self) -> None:
+        """Looks for anything of NVIDIA's; if there is, starts the child and asks for a first sample."""
+        self.ask()
+
+    def ask(self) -> None:
+        """Asks for a sample, unless a question is open. Starts the child where there is none, not too often."""
+        self._take_what_came()
+        now_s = self._clock.monotonic()
+        if self._closed or self._outstanding or now_s < self._not_before_s:
+            return
+        if self._child is None:
+            self._library = find_library(self._roots, os.environ if self._environ is None else self._environ)
+            self._nothing = nothing_here(self._roots, self._library)
+            self._look_for_node()
+            if self._nothing is not None:
+                self._not_before_s = now_s + _LOOK_AGAIN_S
+                return
+            self._begin(now_s)
+        if self._child is not None and self._child.say(b"sample\n"):
+            self._outstanding = True
+            self._question_s = now_s
+            if self._asked_s is None:
+                self._asked_s = now_s
+        else:
+            self._listen()
+
+    def see(self) -> tuple[Fact[Driver], Fact[tuple[Device, ...]]]:
+        """The newest that is known, at once."""
+        self._take_what_came()
+        if self._nothing is not None:
+            return Absent(self._nothing), Absent(self._nothing)
+        now_s = self._clock.monotonic()
+        silent_s = 0.0 if self._asked_s is None else now_s - self._asked_s
+        if silent_s <= self._silent_after_s:
+            silent_s = 0.0
+        if silent_s or self._crashes:
+            self._look_for_node()
+            why = f"NVML has not answered for {silent_s:.0f} s"
+            if not silent_s:
+                why = f"the child that asks NVML {self._crash}; {self._crashes} in a row ended without an answer"
+            return Known(self._driver(silent_s=silent_s), now_s), Unknown(why)
+        answer = self._answer
+        if answer is None:
+            asked = "answered" if self._outstanding else "been asked"
+            return Unknown(f"the driver has not {asked} yet"), Unknown(f"NVML has not {asked} yet")
+        if isinstance(answer, str):
+            return Unknown(answer), Unknown(answer)
+        if isinstance(answer, Sample):
+            return Known(self._driver(), self._answer_s), self._devices
+        if answer.code < 0:
+            return Unknown(answer.text), Unknown(answer.text)
+        if (absent := self._no_driver(answer)) is not None:
+            return absent, absent
+        why = f"NVML answers with code {answer.code}: {answer.text}"
+        return Known(self._driver(code=answer.code, error=answer.text), self._answer_s), Unknown(why)
+
+    def wait(self, deadline_s: float) -> bool:
+        """Whether the open question is answered within so many real seconds. For who asks but once."""
+        until_s = time.monotonic() + deadline_s
+        self._take_what_came()
+        while self._outstanding and self._child is not None and (left_s := until_s - time.monotonic()) > 0:
+            poll = select.poll()
+            if self._child.finished:  # it is ending; of that no descriptor tells
+                left_s = min(left_s, 0.005)
+            else:
+                poll.register(self._child, select.POLLIN)
+            poll.poll(left_s * 1000)
+            self._take_what_came()
+        return self._answer is not None and not self._outstanding and self._crashes == 0
+
+    def forget(self) -> None:
+        """After a gap in our own schedule: no sample and no silence from before it counts."""
+        self._forgot_s = self._clock.monotonic()
+        if self._asked_s is not None:
+            self._asked_s = self._forgot_s
+        for remembered in self._known.values():
+            remembered.recent.clear()
+        if isinstance(self._devices, Known):
+            self._devices = Unknown("NVML has not been asked since the watchdog itself stood still")
+
+    def close(self) -> None:
+        """Lets the child go; it leaves by itself. Nothing is asked any more."""
+        self._closed = True
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        self._outstanding, self._asked_s = False, None
+        linechild.reap()
+
+    # -- the child -----------------------------------------------------------------------------------------------
+
+    def _begin(self, now_s: float) -> None:
+        # Found without importing it: the child needs no `site`, and this process no pynvml.
+        from importlib.machinery import PathFinder
+
+        found = PathFinder.find_spec("pynvml")
+        site = os.path.dirname(found.origin) if found is not None and found.origin is not None else "/nonexistent"
+        argv = [sys.executable, "-I", "-S", nvml_child.__file__, site, self._roots.proc, repr(self._alarm_s)]
+        try:
+            self._child = LineChild(argv, self._environ)
+        except OSError as error:
+            self._failed(f"cannot be started ({error})", now_s)
+
+    def _take_what_came(self) -> None:
+        """An idle child has nothing to say; whether it is there shows with the next question. Saves half the reads."""
+        linechild.reap()
+        if self._outstanding or (self._child is not None and self._child.finished):
+            self._listen()
+
+    def _listen(self) -> None:
+        child = self._child
+        if child is None:
+            return
+        for line in child.hear():
+            self._take(line)
+        if not child.finished or (code := child.ended()) is None:
+            return
+        child.close()
+        self._child = None
+        for remembered in self._known.values():
+            remembered.child_ended()
+        now_s = self._clock.monotonic()
+        if not self._outstanding:  # between two questions: no fault of the driver, but not at once again either
+            self._back_off(now_s)
+            return
+        alarm = code == -signal.SIGALRM
+        if not alarm:  # silence goes on over a child that waited in vain
+            self._asked_s = None
+        self._failed(child.trouble or (f"gave up after {self._alarm_s:g} s" if alarm else _how_it_ended(code)), now_s)
+
+    def _failed(self, how: str, now_s: float) -> None:
+        self._outstanding = False
+        self._crashes += 1
+        self._crash = how
+        self._back_off(now_s)
+
+    def _back_off(self, now_s: float) -> None:
+        self._not_before_s = now_s + min(2.0**self._failures, _LONGEST_BACKOFF_S)
+        self._failures = min(self._failures + 1, 6)
+
+    # -- its answers ---------------------------------------------------------------------------------------------
+
+    def _take(self, line: bytes) -> None:
+        now_s = self._clock.monotonic()
+        asked_s = self._question_s if self._outstanding else now_s
+        self._outstanding, self._asked_s = False, None
+        self._crashes, self._crash = 0, ""
+        self._answer_s = asked_s
+        try:
+            self._answer = answer = parse_answer(line, asked_s)
+        except ValueError as error:
+            self._answer = str(error)
+            return
+        if isinstance(answer, Refusal):
+            if self._no_driver(answer) is not None:  # each question makes NVML try to load the kernel module
+                self._not_before_s = now_s + _LOOK_AGAIN_S
+            return
+        self._failures = 0
+        if answer.versions is not None:
+            self._versions = answer.versions
+            self._look_for_node()
+        self._count = len(answer.rows)
+        believe = asked_s >= self._forgot_s
+        listed = {row.uuid for row in answer.rows}
+        for row in answer.rows:
+            self._known.setdefault(row.uuid, _Remembered(self._samples)).take(row, believe_sample=believe)
+        for uuid in [uuid for uuid in self._known if uuid.startswith(NAMELESS) and uuid not in listed]:
+            del self._known[uuid]  # it has a UUID by now
+        if believe:
+            devices = [known.device(missing=uuid not in listed) for uuid, known in self._known.items()]
+            devices.sort(key=lambda device: (device.missing, device.index))
+            self._devices = Known(tuple(devices), asked_s)
+
+    def _no_driver(self, answer: Refusal) -> Absent | None:
+        """A driver that is not loaded is no fault where no device node says that there should be one."""
+        if answer.code not in (NVML_DRIVER_NOT_LOADED, NVML_LIBRARY_NOT_FOUND) or self._look_for_node():
+            return None
+        loaded = answer.code == NVML_LIBRARY_NOT_FOUND
+        meaning = "its library cannot be loaded" if loaded else "the driver is not loaded"
+        return Absent(f"NVML says that {meaning} (code {answer.code}), and there is no device node")
+
+    def _look_for_node(self) -> str | None:
+        self._node = device_node(self._roots, self._library)
+        return self._node
+
+    def _driver(self, *, code: int | None = None, error: str = "", silent_s: float = 0.0) -> Driver:
+        version, cuda_version = self._versions if code is None else (None, None)
+        return Driver(
+            version=version,
+            cuda_version=cuda_version,
+            devices=self._count if code is None else None,
+            library=self._library,
+            node=self._node,
+            code=code,
+            error=error,
+            silent_s=silent_s,
+            crashes=self._crashes,
+            crash=self._crash,
+        )
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"died of signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"died of signal {-code}"

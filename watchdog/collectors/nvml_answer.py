@@ -1,0 +1,133 @@
+"""An answer of the sampling child, read: a line of JSON becomes facts, or a ValueError.
+
+Responsible for believing nothing of its form: what is not exactly what nvml_sampler.py writes is refused whole.
+Refuses to remember anything; devices.py does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, NoReturn
+
+from watchdog.collectors.nvml_questions import COUNTERS, FAST, SLOW
+from watchdog.core.devicefacts import DeviceProcess, DeviceSample
+from watchdog.core.fact import Absent, Fact, Known, Unknown
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """NVML cannot be initialised or does not count its devices. `code` -1: there is no way to ask it."""
+
+    code: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SlowReadings:
+    """What was read now and then: fields of Device by name, the counters, and what cannot be true."""
+
+    fields: dict[str, Fact[Any]]
+    counters: dict[str, Fact[int]]
+    implausible: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One device of one sample."""
+
+    uuid: str
+    index: int
+    lost_code: int | None
+    sample: DeviceSample
+    implausible: tuple[str, ...]
+    xids: dict[int, int] | Unknown | Absent  # since that child began
+    slow: SlowReadings | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One answer. `versions` (driver, CUDA) come now and then."""
+
+    rows: tuple[Row, ...]
+    versions: tuple[str | None, str | None] | None
+
+
+def parse_answer(line: bytes, at_s: float) -> Sample | Refusal:
+    """Raises ValueError, with the beginning of what is no answer."""
+    try:
+        answer = json.loads(line, parse_constant=_no_number)
+        if "code" in answer:
+            return Refusal(code=_of_type(answer["code"], int), text=_of_type(answer["text"], str))
+        rows = tuple(_row(row, at_s) for row in answer["devices"])
+        versions = None
+        if "driver" in answer:
+            driver, cuda = (part if part is None else _of_type(part, str) for part in answer["driver"])
+            versions = (driver, cuda)
+        return Sample(rows=rows, versions=versions)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the child that asks NVML answered {line[:200]!r}, which is no answer") from error
+
+
+def _row(row: Any, at_s: float) -> Row:
+    uuid, index, lost, fast, wrong, xids, slow = row
+    readings = {name: _fact(value, kind, at_s) for (name, kind), value in zip(FAST.items(), fast, strict=True)}
+    processes = readings["processes"]
+    if isinstance(processes, Known):
+        readings["processes"] = Known(tuple(_process(*process) for process in processes.value), at_s)
+    return Row(
+        uuid=_of_type(uuid, str),
+        index=_of_type(index, int),
+        lost_code=lost if lost is None else _of_type(lost, int),
+        sample=DeviceSample(at_s=at_s, **readings),
+        implausible=_words(wrong),
+        xids=_xids(xids, at_s),
+        slow=None if slow is None else _slow(*slow, at_s=at_s),
+    )
+
+
+def _slow(fields: Any, counters: Any, wrong: Any, *, at_s: float) -> SlowReadings:
+    return SlowReadings(
+        fields={name: _fact(value, kind, at_s) for (name, kind), value in zip(SLOW.items(), fields, strict=True)},
+        counters={name: _fact(value, int, at_s) for name, value in zip(COUNTERS, counters, strict=True)},
+        implausible=_words(wrong),
+    )
+
+
+def _process(pid: Any, kind: Any, memory: Any, here: Any, command: Any) -> DeviceProcess:
+    return DeviceProcess(
+        pid=_of_type(pid, int),
+        kind=_of_type(kind, str),
+        memory_bytes=memory if memory is None else _of_type(memory, int),
+        here=_of_type(here, bool),
+        command=_of_type(command, str),
+    )
+
+
+def _xids(value: Any, at_s: float) -> dict[int, int] | Unknown | Absent:
+    fact = _fact(value, list, at_s)
+    if isinstance(fact, Known):
+        return {_of_type(xid, int): _of_type(count, int) for xid, count in fact.value}
+    return fact
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(_of_type(words, str) for words in _of_type(value, list))
+
+
+def _fact(value: Any, kind: type, at_s: float) -> Fact[Any]:
+    if type(value) is kind:
+        return Known(value, at_s)
+    [(mark, why)] = _of_type(value, dict).items()
+    kinds: dict[str, type[Absent | Unknown]] = {"a": Absent, "u": Unknown}
+    return kinds[mark](_of_type(why, str))
+
+
+def _of_type(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
