@@ -1,4 +1,4 @@
-"""The commands that ask or tell a job something: status, relaunch, stop, diagnose.
+"""The commands that ask or tell a job something: status, relaunch, stop.
 
 With a supervisor they speak through its socket; without one they read the ledger, or do with the lock in hand what is
 sensible. Light to import: `watchdog status` must answer at once.
@@ -11,7 +11,6 @@ import dataclasses
 import shlex
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchdog.contract import ContractError
@@ -26,8 +25,6 @@ from watchdog.render import duration, view_from_record
 from watchdog.settings import DEFAULT_JOB, Settings
 
 if TYPE_CHECKING:
-    from watchdog.core.diagnosis import Diagnosis
-    from watchdog.core.facts import BeatFact, Fact
     from watchdog.core.view import RunView, StatusView
 
 _SAY_EVERY_S = 10.0
@@ -216,59 +213,3 @@ def _stop_unsupervised(settings: Settings, folders: JobFolders, *, now: bool, ar
     with contextlib.closing(screen):
         code = supervisor.run()
     return EXIT_OK if code == EXIT_STOPPED else code
-
-
-def diagnose_job(settings: Settings) -> Diagnosis:
-    """Everything that is seen from outside a job; takes no lock and needs no supervisor."""
-    from watchdog.clock import SystemClock
-    from watchdog.collectors.roots import Roots
-    from watchdog.core.limits import Limits
-    from watchdog.diagnose import Targets, diagnose
-
-    folders = folders_of(settings)
-    targets = Targets(
-        disks=[(str(folders.state), "state"), (str(folders.checkpoints), "checkpoints")],
-        locks=[(str(folders.supervisor_lock), "supervisor"), (str(folders.run_lock), "run")],
-    )
-    limits = Limits(memory_need_bytes=settings.memory.need_bytes, disk_need_bytes=settings.disk.need_bytes)
-    clock = SystemClock()
-    return diagnose(targets, limits, roots=Roots(), clock=clock, beat=_beat(settings, folders, clock.monotonic()))
-
-
-def _beat(settings: Settings, folders: JobFolders, now_s: float) -> Fact[BeatFact]:
-    """The last beat of the run that the run record names."""
-    from watchdog.collectors.beats import see_beat
-    from watchdog.collectors.run import read_exit, read_start
-    from watchdog.core.facts import Absent, BeatFact, Known, Unknown
-    from watchdog.errors import StateError
-    from watchdog.folders import RunFolder
-    from watchdog.opening import read_run_record
-
-    try:
-        record = read_run_record(folders.run_record)
-        if record is None:
-            return Absent("no run was ever launched")
-        run = RunFolder(path=Path(record.folder))
-        exit_record = read_exit(run)
-        if exit_record is not None and exit_record.complete:
-            return Absent(f"run {record.number} is over")
-        start = read_start(run)
-    except (OSError, StateError, ContractError) as error:
-        return Unknown(str(error))
-    beat = see_beat(run.beat, run_id=record.run_id, now_s=now_s, shim=None if start is None else start.shim)
-    if not isinstance(beat, Known):
-        return beat
-    value = beat.value.beat
-    return Known(
-        BeatFact(
-            run_id=value.run_id,
-            pid=value.pid,
-            phase=value.phase,
-            age_s=max(0.0, now_s - value.monotonic_s),
-            deadline_s=settings.deadlines.for_phase(value.phase),
-            step=value.step,
-            target_step=value.target_step,
-            alive=beat.value.alive,
-        ),
-        now_s,
-    )

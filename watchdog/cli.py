@@ -28,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+_PLUGIN_CODES = "Exit codes, as monitoring plugins have them: 0 ok, 1 warning, 2 critical, 3 unknown."
 _EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
 
 # typer brings a click of its own; importing the other one as well would cost 20 ms for the sake of this name.
@@ -143,13 +144,17 @@ def logs(
     show_log(_existing(config, job), output=output, follow=follow)
 
 
-@app.command(epilog="Exit codes, as monitoring plugins have them: 0 ok, 1 warning, 2 critical, 3 unknown.")
+@app.command(epilog=_PLUGIN_CODES)
 def diagnose(
     config: ConfigOption = None,
     job: JobOption = None,
     as_json: JsonOption = False,
     listing: Annotated[bool, typer.Option("--list", help="The checks there are.")] = False,
+    explain: Annotated[str | None, typer.Option("--explain", help="All about one check.")] = None,
+    check: Annotated[list[str] | None, typer.Option("--check", help="Only this check; may be repeated.")] = None,
+    probe: Annotated[bool, typer.Option("--probe/--no-probe", help="Measure idle GPUs as well (seconds).")] = True,
     everything: Annotated[bool, typer.Option("--all", help="Also what is in order.")] = False,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for a driver or disk.", min=1, max=600)] = 10.0,
 ) -> None:
     """Look at the host once, and say what is wrong with which evidence, and the next step."""
     from watchdog import render_diagnose
@@ -157,15 +162,42 @@ def diagnose(
     if listing:
         print(render_diagnose.listing())
         return
-    from watchdog.asking import diagnose_job
+    from watchdog.diagnosing import chosen, diagnose_job
 
-    diagnosis = diagnose_job(_existing(config, job))
+    checks = chosen(([explain] if explain else []) + (check or []))
+    settings = _existing(config, job)
+    if explain:
+        from watchdog.joblimits import limits_of
+
+        print("\n\n".join(render_diagnose.explanation(each, limits_of(settings, os.environ)) for each in checks))
+        return
+    diagnosis = diagnose_job(settings, checks=checks, probe=probe, wait_s=wait)
     if as_json:
         print(json.dumps(render_diagnose.to_json(diagnosis), indent=1, allow_nan=False))
     else:
+        from watchdog.places import job_options
+
         colour = render_diagnose.wants_colour(sys.stdout, os.environ)
-        print(render_diagnose.human(diagnosis, colour=colour, everything=everything))
+        options = job_options(settings)
+        print(render_diagnose.human(diagnosis, colour=colour, everything=everything or bool(check), options=options))
     _leave(diagnosis.exit_code)
+
+
+@app.command(epilog=_PLUGIN_CODES)
+def probe(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    as_json: JsonOption = False,
+    device: Annotated[str | None, typer.Option("--device", help="A UUID, its beginning, an index, or cpu.")] = None,
+    store: Annotated[bool, typer.Option("--store/--no-store", help="Remember it as this device's baseline.")] = True,
+) -> None:
+    """Measure the job's GPUs, or the CPU where there is none, with a matrix product; never beside a living run."""
+    from watchdog.diagnosing import probe_job
+    from watchdog.measuring import report_lines, report_record
+
+    report = probe_job(_existing(config, job), device=device, store=store)
+    print(json.dumps(report_record(report), indent=1, allow_nan=False) if as_json else "\n".join(report_lines(report)))
+    _leave(report.exit_code)
 
 
 @app.command()
@@ -206,7 +238,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name that is no text must not end an answer
-    asked_to_diagnose = "diagnose" in sys.argv[1:2]
+    asked_to_diagnose = bool({"diagnose", "probe"}.intersection(sys.argv[1:2]))
     try:
         code = app(standalone_mode=False) or EXIT_OK
         sys.stdout.flush()

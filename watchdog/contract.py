@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -277,12 +276,16 @@ def combined_digest(files: Sequence[FileDigest]) -> str:
     """One digest for a set of files: the file's own sha256 when there is one, else that of all names and digests."""
     if len(files) == 1:
         return files[0].sha256
+    import hashlib  # as below: it loads OpenSSL, 2 ms that only who hashes should pay
+
     lines = sorted(f"{file.name}\0{file.sha256}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def digest_file(path: Path, name: str | None = None) -> FileDigest:
     """Size and sha256 of the bytes of `path`, read in 1 MiB blocks. Raises OSError."""
+    import hashlib
+
     total = 0
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -305,6 +308,8 @@ class _HashingFile:
     """A write-through file object that hashes what passes; it cannot seek, which torch.save accepts."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        import hashlib
+
         self._file = file
         self.digest = hashlib.sha256()
         self.size_bytes = 0

@@ -1,61 +1,39 @@
-"""One look at the host: gather the facts, judge them, done.
+"""One look at the host: gather the facts, judge them, and look again where one look proves nothing.
 
-Responsible for asking every collector at once, for waiting no longer than told, and for the exit code that
-monitoring plugins know. Works without configuration, without root, without a GPU, inside containers.
+Responsible for asking every collector at once, for waiting no longer than told, for further looks when a check wants
+them, for the probe when a device may be measured, and for the exit code that monitoring plugins know. Works without
+configuration, without root, without a GPU, inside containers.
 Refuses to print, to write anything, to take or try a lock, and to change what it looks at.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from watchdog.checks import catalogue
+from watchdog.checks.catalogue import CATALOGUE, Check
 from watchdog.clock import Clock
-from watchdog.collectors.disks import DiskReader
-from watchdog.collectors.driver import DriverReader
-from watchdog.collectors.locks import read_lock
-from watchdog.collectors.memory import read_memory
 from watchdog.collectors.roots import Roots
-from watchdog.collectors.runner import Runner
 from watchdog.core.diagnosis import Diagnosis, exit_code
-from watchdog.core.facts import BeatFact, Fact, Facts
+from watchdog.core.facts import Device, Fact, Facts, Probe
 from watchdog.core.limits import Limits
+from watchdog.core.probing import to_measure
+from watchdog.lookout import Lookout, OfRun, Targets
 
-_Call = Callable[[], Fact[Any]]
+__all__ = ["OfRun", "Targets", "diagnose", "needs_of"]
 
+# Utilization is averaged over up to a second, power over one: looks closer together would be one look said twice.
+_PAUSE_S = 0.5
+_MOST_LOOKS = 30
+_FOR_ALL = frozenset({"devices"})  # the catalogue itself asks which device a finding is about
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Targets:
-    """What to look at: (path, purpose) pairs. Disks: state, checkpoints, cache. Locks: supervisor, run.
-
-    A purpose names a collector, so each is there once.
-    """
-
-    disks: Sequence[tuple[str, str]] = ()
-    locks: Sequence[tuple[str, str]] = ()
-
-    def __post_init__(self) -> None:
-        for pairs in (self.disks, self.locks):
-            purposes = [purpose for _, purpose in pairs]
-            if len(set(purposes)) != len(purposes):
-                raise ValueError(f"a purpose is given twice: {', '.join(purposes)}")
+Measure = Callable[[Facts, tuple[Device, ...]], Fact[tuple[Probe, ...]]]
 
 
-def collectors_of(targets: Targets, roots: Roots, clock: Clock, deadline_s: float) -> dict[str, _Call]:
-    """What to call, by the collector's name as metrics and status show it."""
-    partial = functools.partial
-    calls: dict[str, _Call] = {
-        "driver": partial(DriverReader(roots, clock).read, deadline_s),
-        "memory": partial(read_memory, roots, clock),
-    }
-    for path, purpose in targets.disks:
-        calls[f"disk_{purpose}"] = partial(DiskReader(path, purpose, roots, clock).read, deadline_s)
-    for path, purpose in targets.locks:
-        calls[f"lock_{purpose}"] = partial(read_lock, path, purpose, roots, clock)
-    return calls
+def needs_of(checks: tuple[Check, ...]) -> frozenset[str]:
+    """The facts that these checks look at."""
+    return frozenset(need for check in checks for need in check.needs) | _FOR_ALL
 
 
 def diagnose(
@@ -64,30 +42,50 @@ def diagnose(
     *,
     roots: Roots,
     clock: Clock,
-    beat: Fact[BeatFact],
+    environ: Mapping[str, str],
+    run: OfRun,
+    checks: tuple[Check, ...] = CATALOGUE,
+    measure: Measure | None = None,
+    remembered: Callable[[Facts], Facts] = lambda facts: facts,
     deadline_s: float = 10.0,
+    pause_s: float = _PAUSE_S,
 ) -> Diagnosis:
-    """Look once. Takes as long as the slowest collector, and `deadline_s` and a second at most."""
-    runner = Runner(clock)
-    calls = collectors_of(targets, roots, clock, deadline_s)
-    for name, call in calls.items():
-        runner.start(name, call)
-    # One second more than a child is given: its own word on what hung is worth more than ours.
-    answers = {name: runner.wait(name, deadline_s + 1.0) for name in calls}
-    facts = Facts(
-        at_s=clock.monotonic(),
-        memory=answers["memory"],
-        disks=tuple(answers[f"disk_{purpose}"] for _, purpose in targets.disks),
-        locks=tuple(answers[f"lock_{purpose}"] for _, purpose in targets.locks),
-        driver=answers["driver"],
-        beat=beat,
+    """Look as often as the checks want it. One look takes as long as the slowest collector, `deadline_s` + 1 at most.
+
+    `measure` runs the probe on the devices that it is given; None = nothing is measured. `remembered` puts in what a
+    supervisor knows from watching.
+    """
+    lookout = Lookout(
+        targets,
+        roots=roots,
+        clock=clock,
+        environ=environ,
+        only=None if checks == CATALOGUE else needs_of(checks),
     )
-    findings = catalogue.judge(facts, limits)
+    try:
+        facts = remembered(lookout.gather(run, deadline_s))
+        for _ in range(_MOST_LOOKS):
+            findings = catalogue.judge(facts, limits, checks)
+            if not any(finding.looks_wanted for finding in findings):
+                break
+            clock.sleep(pause_s)
+            facts = remembered(lookout.gather(run, deadline_s))
+    finally:
+        lookout.close()
+    facts = _measured(facts, limits, checks, measure)
+    findings = catalogue.judge(facts, limits, checks)
     return Diagnosis(
         findings=findings,
         exit_code=exit_code(findings),
-        absent=catalogue.absent(facts),
+        absent=catalogue.absent(facts, checks),
         taken_wall_s=clock.wall(),
         facts=facts,
-        collectors=runner.views(),
+        collectors=lookout.views(),
     )
+
+
+def _measured(facts: Facts, limits: Limits, checks: tuple[Check, ...], measure: Measure | None) -> Facts:
+    if measure is None or "probe" not in needs_of(checks):
+        return facts
+    devices = to_measure(facts, limits)
+    return facts if isinstance(devices, str) else dataclasses.replace(facts, probe=measure(facts, devices))

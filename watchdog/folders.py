@@ -6,7 +6,6 @@ Pure paths; creating and checking them is the business of whoever uses them.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from pathlib import Path
 
@@ -106,5 +105,7 @@ def job_folders(*, state: Path, job: str, checkpoints: Path | None, native_check
     if native_checkpoints:
         control = folder / contract.CONTROL_FOLDER
     else:
+        import hashlib  # 2 ms, for the rare case
+
         control = state / CONTROL_IN_STATE / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     return JobFolders(state=state / job, checkpoints=folder, control=control)

@@ -1,4 +1,6 @@
-"""The host beside the run: memory, disks, driver, read by the runner, never by the loop itself.
+"""The host beside the run: what the collectors see, what the checks make of it, and the gates of a launch.
+
+Everything is read by the runner and the sampling child, never by the loop itself.
 
 Also the small chores that touch a disk (keeping the output log and the run folders bounded), for the same reason:
 what hangs there becomes a fact, and the loop goes on.
@@ -7,86 +9,112 @@ what hangs there becomes a fact, and the loop goes on.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from watchdog.actuators.outputlog import punch_front
+from watchdog.checks import catalogue
+from watchdog.checks.blind import unseen
 from watchdog.clock import Clock
-from watchdog.collectors.disks import DiskReader
-from watchdog.collectors.driver import DriverReader
-from watchdog.collectors.memory import read_memory
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.collectors.runner import Runner
-from watchdog.core.facts import Absent, Disk, Driver, Fact, Known, Memory, Unknown
+from watchdog.core.collectorview import CollectorView
+from watchdog.core.devicegate import device_gate, uses_gpu
+from watchdog.core.facts import Absent, Fact, Facts, Known, Unknown
+from watchdog.core.findings import Finding
 from watchdog.core.gates import disk_gate, lock_gate, memory_gate
+from watchdog.core.identity import ProcessId
 from watchdog.core.seen import Gate
-from watchdog.core.view import CollectorView
 from watchdog.folders import JobFolders
+from watchdog.joblimits import limits_of
 from watchdog.ledger import Ledger
+from watchdog.lookout import Lookout, OfRun, Targets
 from watchdog.settings import Settings
 
-T = TypeVar("T")
-
-_DRIVER_EVERY_S = 60.0
+_JUDGE_EVERY_S = 1.0
 _CHORES_EVERY_S = 5.0
 _DEADLINE_S = 10.0
 
 
 class HostWatch:
-    """The newest facts about the host. For use from the loop alone."""
+    """The newest facts about the host, and what the checks make of them. For use from the loop alone."""
 
-    def __init__(self, settings: Settings, folders: JobFolders, clock: Clock) -> None:
+    def __init__(self, settings: Settings, folders: JobFolders, clock: Clock, environ: Mapping[str, str]) -> None:
         self._settings = settings
         self._folders = folders
         self._clock = clock
-        self._runner = Runner(clock)
-        self._roots = Roots()
-        self._every_s = max(1.0, settings.loop.period_s)
-        places = {"state": folders.state, "checkpoints": folders.checkpoints}
-        self._disks = {purpose: DiskReader(str(path), purpose, self._roots, clock) for purpose, path in places.items()}
-        self._unread = False
-        self._driver = DriverReader(self._roots, clock)
+        self._runner = Runner(clock)  # for the chores
+        self.limits = limits_of(settings, environ)
+        places = [(str(folders.state), "state"), (str(folders.checkpoints), "checkpoints")]
+        locks = [(str(folders.supervisor_lock), "supervisor"), (str(folders.run_lock), "run")]
+        self._lookout = Lookout(Targets(disks=places, locks=locks), roots=Roots(), clock=clock, environ=environ)
+        self._run = OfRun(beat=Absent("no run is alive"), progress=Absent("no run is alive"))
+        self._facts: Facts | None = None
+        self._seeing_s = clock.monotonic()  # the last moment at which nothing was unseen
+        self._judged_s: float | None = None
+        self.findings: tuple[Finding, ...] = ()
 
-    def memory(self) -> Fact[Memory]:
-        return self._poll("memory", lambda: read_memory(self._roots, self._clock), self._every_s)
+    # --- each turn ------------------------------------------------------------------------------------------
+    def look(self) -> Facts:
+        """The newest facts of this turn, at once; about the run as it was when it was last judged."""
+        facts = self._lookout.poll(self._run)
+        if not unseen(facts):
+            self._seeing_s = facts.at_s
+        self._facts = facts = dataclasses.replace(facts, blind_s=facts.at_s - self._seeing_s)
+        return facts
 
-    def disks(self) -> tuple[Fact[Disk], ...]:
-        return tuple(
-            self._poll(f"disk_{purpose}", reader.read, self._every_s) for purpose, reader in self._disks.items()
-        )
+    @property
+    def facts(self) -> Facts:
+        """What `look` saw last."""
+        return self.look() if self._facts is None else self._facts
 
-    def _poll(self, name: str, function: Callable[[], Fact[T]], every_s: float) -> Fact[T]:
-        polled = self._runner.poll(name, function, every_s=every_s, deadline_s=_DEADLINE_S)
-        self._unread = self._unread or polled.unread
-        return polled.fact
+    def judge(self, run: OfRun, root: ProcessId | None) -> bool:
+        """Judge the newest facts with what this turn knows of the run, once a second at most. True: it was done."""
+        self._run, self._lookout.root = run, root
+        now_s = self._clock.monotonic()
+        if self._judged_s is not None and now_s - self._judged_s < _JUDGE_EVERY_S:
+            return False
+        self._judged_s = now_s
+        self._facts = dataclasses.replace(self.facts, beat=run.beat, progress=run.progress)
+        if not self._lookout.unread():
+            self.findings = catalogue.judge(self._facts, self.limits)
+        return True
 
-    def driver(self) -> Fact[Driver]:
-        return self._runner.poll("driver", self._driver.read, every_s=_DRIVER_EVERY_S, deadline_s=2 * _DEADLINE_S).fact
+    # --- what the loop asks -----------------------------------------------------------------------------------
+    @property
+    def memory_need_bytes(self) -> int:
+        """Host memory that a launch needs, as it is known now."""
+        return self.limits.memory_need(uses_gpu=uses_gpu(self.facts, self.limits))
 
     def gates(self, *, lock_intact: bool) -> tuple[Gate, ...]:
         """The conditions for a launch, as they stand now; none while a first answer is still on its way."""
-        self._unread = False
-        memory, disks = self.memory(), self.disks()
-        if self._unread:
+        facts = self.look()
+        if self._lookout.unread("memory", "disk", "driver"):
             return ()
+        launchable = (disk for disk in facts.disks if not isinstance(disk, Known) or disk.value.purpose != "windows")
         return (
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
-            memory_gate(memory, self._settings.memory.need_bytes),
-            *(disk_gate(disk, self._settings.disk.need_bytes) for disk in disks),
+            memory_gate(facts.memory, self.memory_need_bytes),
+            *(disk_gate(disk, self._settings.disk.need_bytes) for disk in launchable),
+            *device_gate(facts, self.limits, catalogue.judge(facts, self.limits, catalogue.GATING)),
         )
 
     def views(self) -> dict[str, CollectorView]:
-        self.driver()
-        return self._runner.views()
+        return self._lookout.views()
 
-    def ask_afresh(self) -> None:
-        """After a gap in our schedule: what was read before it is not believed any more."""
-        self._runner.ask_afresh()
+    def ask_afresh(self, away_s: float) -> None:
+        """After a gap of `away_s` in our schedule: what was read before it is not believed any more."""
+        self._lookout.ask_afresh(away_s)
+        self._seeing_s = self._clock.monotonic()
+
+    def close(self) -> None:
+        """Let the sampling child go."""
+        self._lookout.close()
 
     def tend(self, watch: RunWatch | None, ledger: Ledger) -> None:
         """The chores, now and then, beside the loop."""
@@ -127,8 +155,3 @@ def drop_old_runs(folder: Path, keep: int, living: str | None) -> None:
     for entry in old:
         if entry.name != living:
             shutil.rmtree(entry.path)
-
-
-def absent_or(fact: Fact[Driver]) -> str | None:
-    """The sentence that is said once on a host without a driver."""
-    return "no NVIDIA driver: GPU checks are absent, not passed" if isinstance(fact, Absent) else None

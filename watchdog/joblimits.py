@@ -6,12 +6,14 @@ Responsible for the way from settings and environment to `core.limits.Limits`, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from watchdog.core.limits import Limits
 from watchdog.settings import Settings
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_INDEX = re.compile("[0-9]{1,4}")  # not isdigit: that takes a superscript two, too
 
 
 def limits_of(settings: Settings, environ: Mapping[str, str]) -> Limits:
@@ -39,7 +41,7 @@ def visible_devices(text: str | None) -> tuple[str, ...] | None:
         return None
     devices: list[str] = []
     for entry in (part.strip() for part in text.split(",")):
-        if not (entry.isdigit() or entry.startswith(("GPU-", "MIG-"))):
+        if not (_INDEX.fullmatch(entry) or entry.startswith(("GPU-", "MIG-"))):
             break
         devices.append(entry)
     return _whole(tuple(devices))

@@ -16,6 +16,7 @@ from typing import Any
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request
 from watchdog.core.view import StatusView
+from watchdog.remembered import Remembered, to_record
 from watchdog.render import status_record
 
 _REQUESTS = {"relaunch": Request.RELAUNCH, "stop": Request.DRAIN, "stop-now": Request.STOP}
@@ -24,9 +25,13 @@ _REQUESTS = {"relaunch": Request.RELAUNCH, "stop": Request.DRAIN, "stop-now": Re
 class Listener:
     """Requests in the order in which they came, and a descriptor that wakes the loop for them."""
 
-    def __init__(self, on_hangup: Callable[[], None], view: Callable[[], StatusView]) -> None:
+    def __init__(
+        self, on_hangup: Callable[[], None], view: Callable[[], StatusView], remembered: Callable[[], Remembered]
+    ) -> None:
+        """`view` and `remembered` are asked from the socket's thread: what was published last."""
         self._on_hangup = on_hangup
         self._view = view
+        self._remembered = remembered
         self._requests: deque[Request] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._interrupts = 0
@@ -85,8 +90,10 @@ class Listener:
         view = self._view()
         if command == "status":
             return {"ok": True, "status": status_record(view)}
+        if command == "facts":
+            return {"ok": True, "facts": to_record(self._remembered())}
         if not isinstance(command, str) or command not in _REQUESTS:
-            known = ", ".join(["status", *_REQUESTS])
+            known = ", ".join(["status", "facts", *_REQUESTS])
             return {"ok": False, "error": f"command is {str(command)[:100]!r}; known are {known}"}
         alive = view.run is not None and view.run.alive
         if command == "relaunch" and view.state == Phase.HOLD.value and alive:

@@ -16,8 +16,9 @@ from typing import Literal
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from watchdog.contract import printable
 from watchdog.core.causes import Cause
-from watchdog.core.view import CollectorView, RunView, StatusView
+from watchdog.core.view import CollectorView, DeviceView, RunView, StatusView
 from watchdog.metrics_server import Server, serve
 
 __all__ = ["Metrics", "Row", "Server", "serve", "table"]
@@ -48,10 +49,37 @@ def _of_collectors(get: Callable[[CollectorView], float | None]) -> Callable[[St
     return lambda view: [((name,), get(collector)) for name, collector in view.collectors.items()]
 
 
+def _of_devices(get: Callable[[DeviceView], float | None]) -> Callable[[StatusView], Samples]:
+    return lambda view: [((device.uuid, device.name), get(device)) for device in view.devices]
+
+
+def _xids(view: StatusView) -> Samples:
+    return [
+        ((device.uuid, device.name, number), count) for device in view.devices for number, count in device.xids.items()
+    ]
+
+
+def _findings(view: StatusView) -> Samples:
+    # One series each: of two alike, or of bytes that are no UTF-8, Prometheus would refuse the whole scrape.
+    labels = ((each.check, each.severity, printable(each.subject)) for each in view.findings)
+    return [(label, 1.0) for label in dict.fromkeys(labels)]
+
+
 def _runs(view: StatusView) -> Samples:
     # Every cause from the start, at 0: rate() does not see the first rise of a series that was not there.
     counts: Mapping[str, int] = {cause.value: 0 for cause in Cause} | dict(view.runs_by_cause)
     return [((cause,), count) for cause, count in counts.items()]
+
+
+_DEVICE_GAUGES: tuple[tuple[str, str, Callable[[DeviceView], float | None]], ...] = (
+    ("power_watts", "Power draw of the device", lambda device: device.power_watts),
+    ("power_limit_watts", "Enforced power limit of the device", lambda device: device.power_limit_watts),
+    ("utilization_ratio", "Share of time in which any kernel ran", lambda device: device.utilization_ratio),
+    ("memory_used_bytes", "Device memory in use", lambda device: device.memory_used_bytes),
+    ("memory_total_bytes", "Device memory", lambda device: device.memory_total_bytes),
+    ("temperature_celsius", "Temperature of the device", lambda device: device.temperature_celsius),
+    ("sm_clock_hertz", "Clock of the multiprocessors", lambda device: device.sm_clock_hertz),
+)
 
 
 def table(states: Sequence[str]) -> tuple[Row, ...]:
@@ -143,6 +171,30 @@ def table(states: Sequence[str]) -> tuple[Row, ...]:
             "gauge",
             "Host memory the job says it needs",
             _of_view(lambda view: view.memory_need_bytes),
+        ),
+        Row(
+            "watchdog_finding",
+            "gauge",
+            "1 for each finding that stands now: a warning or worse",
+            _findings,
+            ("check", "severity", "subject"),
+        ),
+        Row(
+            "watchdog_driver_silent_seconds",
+            "gauge",
+            "How long the NVIDIA driver has not answered; 0 while it does",
+            _of_view(lambda view: view.driver_silent_s),
+        ),
+        *(
+            Row(f"watchdog_gpu_{name}", "gauge", text, _of_devices(get), ("uuid", "name"))
+            for name, text, get in _DEVICE_GAUGES
+        ),
+        Row(
+            "watchdog_gpu_xids_total",
+            "counter",
+            "Xid events that the driver delivered, by number",
+            _xids,
+            ("uuid", "name", "xid"),
         ),
         Row(
             "watchdog_collector_duration_seconds",

@@ -11,7 +11,7 @@ from typing import Any
 
 from watchdog.contract import decode_number, encode_number
 from watchdog.core.figures import gib
-from watchdog.core.view import RunView, StatusView
+from watchdog.core.view import CollectorView, DeviceView, FindingView, RunView, StatusView
 
 _BAR = 10
 
@@ -68,6 +68,8 @@ def live_line(view: StatusView) -> str:
 
 def _progress(run: RunView) -> str:
     if run.phase is None:
+        if run.step is not None:
+            return f"step {run.step}, as its output says"
         return "running, without beats" if run.leader_pid else "starting"
     if run.progress is not None:
         return f"{run.phase} {bar(run.progress)} {run.progress * 100:3.0f} %  {run.status or ''}".rstrip()
@@ -91,6 +93,10 @@ def status_lines(view: StatusView) -> list[str]:
         lines.append(f"{'next':<11} remove the reason, then: watchdog relaunch{view.options}")
     if view.waiting_for:
         lines.append(f"{'waits for':<11} {view.waiting_for}")
+    for finding in view.findings:
+        said = _harmless(f"{finding.subject} · {finding.check} · {finding.reason}")
+        lines.append(f"{finding.severity.upper():<11} {said}")
+        lines.append(f"{'':<11} next: {finding.next}")
     run = view.run
     if run is not None:
         how = "adopted" if run.adopted else "launched"
@@ -132,6 +138,11 @@ def status_lines(view: StatusView) -> list[str]:
     return lines
 
 
+def _harmless(text: str) -> str:
+    """Findings tell what other processes call themselves: no control character of theirs reaches a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def status_record(view: StatusView) -> dict[str, Any]:
     """`watchdog status --json`: the view field by field, non-finite numbers as strings."""
     return {"format": 1, **_plain(dataclasses.asdict(view))}
@@ -142,21 +153,33 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, float):
         return encode_number(value)
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
     return value
 
 
 def view_from_record(record: Any) -> StatusView:
     """The view that a supervisor sent. For what is none raises AttributeError,
     TypeError, KeyError, ValueError, ContractError."""
-    fields = {field.name for field in dataclasses.fields(StatusView)}
-    values = {name: value for name, value in record.items() if name in fields}
+    values = _fields_of(StatusView, record)
     if values.get("run") is not None:
-        known = {field.name for field in dataclasses.fields(RunView)}
-        run = {name: value for name, value in values["run"].items() if name in known}
-        numbers = {field.name for field in dataclasses.fields(RunView) if "float" in str(field.type)}
-        run = {name: decode_number(value, name) if name in numbers else value for name, value in run.items()}
-        values["run"] = RunView(**run)
+        values["run"] = RunView(**_fields_of(RunView, values["run"]))
+    values["findings"] = tuple(FindingView(**_fields_of(FindingView, each)) for each in values.get("findings", ()))
+    values["devices"] = tuple(DeviceView(**_fields_of(DeviceView, each)) for each in values.get("devices", ()))
+    values["collectors"] = {
+        name: CollectorView(**_fields_of(CollectorView, each)) for name, each in values.get("collectors", {}).items()
+    }
     return StatusView(**values)
+
+
+def _fields_of(view: type[Any], record: Any) -> dict[str, Any]:
+    """What this version knows of a record, numbers decoded. Raises AttributeError, ContractError."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(view)}
+    return {
+        name: decode_number(value, name) if types[name].startswith("float") else value
+        for name, value in record.items()
+        if name in types
+    }
 
 
 def summary_lines(view: StatusView, summary: Mapping[str, Any] | None, wall_s: float | None) -> list[str]:

@@ -11,9 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from watchdog.checks.catalogue import CATALOGUE
+from watchdog.checks.catalogue import CATALOGUE, Check
 from watchdog.core.diagnosis import Diagnosis
 from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.limits import Limits
+from watchdog.render_facts import record_of
 
 FORMAT = 1
 _WORDS = {
@@ -25,6 +27,7 @@ _WORDS = {
 _COLOURS = {Severity.CRITICAL: "\x1b[1;31m", Severity.WARNING: "\x1b[33m", Severity.UNKNOWN: "\x1b[36m"}
 _RESET = "\x1b[0m"
 _ABSENT = "absent"
+_COMMANDS = (Remedy.RELAUNCH, Remedy.PROBE, Remedy.ASK_HOLDER)  # these end in a command of ours
 _WIDTH = 10  # of the first word, so that what follows stands in one column
 
 
@@ -45,8 +48,11 @@ def printable(text: str) -> str:
     )
 
 
-def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = False) -> str:
-    """Lines for a person, without a newline at the end. `everything` also shows what is ok."""
+def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = False, options: str = "") -> str:
+    """Lines for a person, without a newline at the end. `everything` also shows what is ok.
+
+    `options` are the words that a command needs to mean this job.
+    """
     lines: list[str] = []
     quiet = 0
     for finding in sorted(diagnosis.findings, key=lambda finding: -finding.severity):
@@ -54,27 +60,40 @@ def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = Fals
         if finding.severity is Severity.OK and not is_absent and not everything:
             quiet += 1
             continue
-        lines.extend(_lines(finding, is_absent, colour))
+        lines.extend(_lines(finding, is_absent, colour, options))
     if quiet:
         more = " more" if lines else ""
         lines.append(f"{'ok':<{_WIDTH}}{quiet}{more} {'finding' if quiet == 1 else 'findings'}   (--all to see them)")
     return "\n".join(lines)
 
 
-def _lines(finding: Finding, is_absent: bool, colour: bool) -> list[str]:
+def _lines(finding: Finding, is_absent: bool, colour: bool, options: str) -> list[str]:
     word = _ABSENT if is_absent else _WORDS[finding.severity]
     padded = f"{word:<{_WIDTH}}"
     if colour and finding.severity in _COLOURS:
         padded = f"{_COLOURS[finding.severity]}{word}{_RESET}{' ' * (_WIDTH - len(word))}"
-    lines = [f"{padded}{printable(finding.subject)} · {printable(finding.reason)}"]
+    title = printable(finding.subject)
+    if finding.check.replace("-", " ") != finding.subject:
+        title += f" · {finding.check}"
+    lines = [f"{padded}{title} · {printable(finding.reason)}"]
     lines.extend(f"  {printable(line)}" for line in finding.evidence)
+    if finding.cause:
+        lines.append(f"  {'cause':<{_WIDTH - 2}}{printable(finding.cause)}")
     if finding.remedy is not Remedy.NONE:
-        lines.append(f"  {'next':<{_WIDTH - 2}}{finding.remedy.value}")
+        lines.append(f"  {'next':<{_WIDTH - 2}}{next_step(finding.remedy, options)}")
     return lines
 
 
+def next_step(remedy: Remedy, options: str) -> str:
+    """The remedy in words, with the job named in a command of ours."""
+    return remedy.value + options if remedy in _COMMANDS else remedy.value
+
+
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis for programs; `format` is raised when a field changes its meaning or goes away."""
+    """A diagnosis for programs, as docs/diagnose.schema.json says.
+
+    `format` is raised when a field changes its meaning or goes away.
+    """
     return {
         "format": FORMAT,
         "exit_code": diagnosis.exit_code,
@@ -85,14 +104,17 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "severity": finding.severity.name.lower(),
                 "absent": finding.severity is Severity.OK and finding.check in diagnosis.absent,
                 "subject": printable(finding.subject),
+                "device": finding.device,
                 "reason": printable(finding.reason),
                 "evidence": [printable(line) for line in finding.evidence],
+                "cause": printable(finding.cause) or None,
                 "remedy": finding.remedy.name.lower(),
                 "next": None if finding.remedy is Remedy.NONE else finding.remedy.value,
             }
             for finding in diagnosis.findings
         ],
         "collectors": {name: dataclasses.asdict(view) for name, view in diagnosis.collectors.items()},
+        "facts": record_of(diagnosis.facts),
     }
 
 
@@ -100,3 +122,17 @@ def listing() -> str:
     """The catalogue: what each check proves, in the order in which they are told."""
     width = max(len(check.name) for check in CATALOGUE) + 2
     return "\n".join(f"{check.name:<{width}}{check.proves}" for check in CATALOGUE)
+
+
+def explanation(check: Check, limits: Limits) -> str:
+    """Everything about one check: what it proves, what only looks like it, its limits and its remedies."""
+    lines = [f"{check.name}: {check.about.strip()}", ""]
+    lines.append(
+        f"loudest   {_WORDS[check.worst]}{' (switched off: [checks] off)' if check.name in limits.off else ''}"
+    )
+    lines.append(f"looks at  {', '.join(check.needs)}")
+    for number, name in enumerate(check.limits):
+        lines.append(f"{'limits' if number == 0 else '':<{_WIDTH}}{name} = {getattr(limits, name)!r}")
+    for number, remedy in enumerate(check.remedies):
+        lines.append(f"{'next' if number == 0 else '':<{_WIDTH}}{remedy.value}")
+    return "\n".join(lines)

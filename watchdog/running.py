@@ -17,7 +17,7 @@ from typing import Any
 from watchdog.checkpoints.quarantine import archive
 from watchdog.clock import Clock, SystemClock
 from watchdog.contract import ContractError, read_json
-from watchdog.core.facts import Known
+from watchdog.core.facts import Absent, Device, Driver, Fact, Known, Unknown
 from watchdog.core.figures import gib
 from watchdog.core.history import fold
 from watchdog.core.phase import Phase
@@ -148,11 +148,10 @@ def begin_anew(job: OpenJob, clock: Clock, screen: Screen) -> None:
 
 def introduce(settings: Settings, job: OpenJob, screen: Screen, clock: Clock, url: str | None) -> None:
     """The first lines: job, folders, host. What is absent is said once."""
-    from watchdog.collectors.driver import DriverReader
+    from watchdog.collectors.devices import DeviceWatch
     from watchdog.collectors.memory import read_memory
     from watchdog.collectors.roots import Roots
     from watchdog.collectors.runner import Runner
-    from watchdog.hostwatch import absent_or
 
     metrics = f" · metrics {url}" if url else ""
     screen.line("watchdog", f"job {settings.job.name} · state {job.folders.state}{metrics}")
@@ -163,14 +162,23 @@ def introduce(settings: Settings, job: OpenJob, screen: Screen, clock: Clock, ur
         parts.append(f"{gib(memory.value.available_bytes)} GiB free")
     else:
         parts.append("memory cannot be read")
-    driver = runner.collect("driver", DriverReader(roots, clock).read, 5.0)
-    if isinstance(driver, Known):
-        parts.append(f"NVIDIA driver {driver.value.version}, {driver.value.devices} devices")
-    else:
-        parts.append(absent_or(driver) or f"NVIDIA driver: {getattr(driver, 'why', '')}")
+    with contextlib.closing(DeviceWatch(roots, clock, os.environ)) as watch:
+        watch.start()
+        watch.wait(5.0)
+        parts.append(_introduced(*watch.see()))
     screen.line("host", " · ".join(parts))
     if settings.config_file is not None:
         screen.line("settings", ", ".join(settings.source))
+
+
+def _introduced(driver: Fact[Driver], devices: Fact[tuple[Device, ...]]) -> str:
+    if isinstance(driver, Absent):
+        return "no NVIDIA driver: GPU checks are absent, not passed"
+    if isinstance(driver, Known) and isinstance(devices, Known) and driver.value.answers:
+        labels = ", ".join(device.label for device in devices.value) or "no devices"
+        return f"NVIDIA driver {driver.value.version}: {labels}"
+    why = driver.why if isinstance(driver, Unknown) else driver.value.error or "it does not answer"
+    return f"NVIDIA driver: {why}"
 
 
 def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusView, code: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchdog.core.decide import beat_deadline
-from watchdog.core.facts import Known
+from watchdog.core.facts import Device, Facts, Known, Progress, value_of
+from watchdog.core.findings import Finding, Severity
 from watchdog.core.history import History
 from watchdog.core.pace import Pace
 from watchdog.core.phase import Phase
@@ -15,7 +16,7 @@ from watchdog.core.state import (
     Policy,
     State,
 )
-from watchdog.core.view import RunView, StatusView
+from watchdog.core.view import DeviceView, FindingView, RunView, StatusView
 from watchdog.places import job_options
 from watchdog.settings import Settings
 
@@ -62,6 +63,7 @@ def make_view(
     pace: Pace | None = None,
     policy: Policy | None = None,
     host: HostWatch | None = None,
+    progress: Progress | None = None,
     metrics_url: str | None = None,
 ) -> StatusView:
     """The view of one turn. Reads nothing: everything was gathered before."""
@@ -69,7 +71,7 @@ def make_view(
 
     now_s, wall_s = clock.monotonic(), clock.wall()
     newest = history.newest
-    memory = None if host is None else host.memory()
+    facts = None if host is None else host.facts
     return StatusView(
         job=settings.job.name,
         state=state.phase.value,
@@ -79,24 +81,72 @@ def make_view(
         hold_reason=state.hold,
         last_error=history.last_error,
         supervisor_pid=os.getpid(),
-        run=_run_view(state, seen, watch, pace, policy, now_s),
+        run=_run_view(state, seen, watch, pace, policy, now_s, progress),
         runs_by_cause=history.runs_by_cause,
         failures=state.failures,
         failure_limit=settings.relaunch.failures,
         restarts=history.restarts,
         steps_repeated=history.steps_repeated,
-        waiting_for="; ".join(gate.words for gate in seen.gates if not gate.open) or None if seen is not None else None,
+        waiting_for=_closed_gates(seen) if state.phase is Phase.GATING else None,
         next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
         checkpoint_step=None if newest is None else newest.step,
         checkpoint_digest=None if newest is None else newest.digest,
         checkpoint_age_s=None if history.newest_wall_s is None else max(0.0, wall_s - history.newest_wall_s),
-        memory_available_bytes=memory.value.available_bytes if isinstance(memory, Known) else None,
-        memory_need_bytes=settings.memory.need_bytes,
+        memory_available_bytes=_available(facts),
+        memory_need_bytes=settings.memory.need_bytes if host is None else host.memory_need_bytes,
         collectors={} if host is None else host.views(),
+        findings=() if host is None else tuple(map(_finding_view, _loud(host.findings))),
+        devices=() if facts is None else tuple(map(_device_view, _devices(facts))),
+        driver_silent_s=facts.driver.value.silent_s if facts is not None and isinstance(facts.driver, Known) else None,
         checkpoints=str(job.folders.checkpoints),
         ledger=str(job.folders.ledger),
         metrics_url=metrics_url,
         options=job_options(settings),
+    )
+
+
+def _closed_gates(seen: Seen | None) -> str | None:
+    return None if seen is None else "; ".join(gate.words for gate in seen.gates if not gate.open) or None
+
+
+def _available(facts: Facts | None) -> int | None:
+    return facts.memory.value.available_bytes if facts is not None and isinstance(facts.memory, Known) else None
+
+
+def _devices(facts: Facts) -> tuple[Device, ...]:
+    return facts.devices.value if isinstance(facts.devices, Known) else ()
+
+
+def _loud(findings: Sequence[Finding]) -> list[Finding]:
+    """What a person should hear of, the worst first."""
+    loud = [finding for finding in findings if finding.severity >= Severity.WARNING]
+    return sorted(loud, key=lambda finding: -finding.severity)
+
+
+def _finding_view(finding: Finding) -> FindingView:
+    return FindingView(
+        check=finding.check,
+        severity=finding.severity.name.lower(),
+        subject=finding.subject,
+        reason=finding.reason,
+        next=finding.remedy.value,
+    )
+
+
+def _device_view(device: Device) -> DeviceView:
+    now = device.now
+    utilization, clock_mhz = value_of(now.utilization_percent), value_of(now.sm_clock_mhz)
+    return DeviceView(
+        uuid=device.uuid,
+        name=value_of(device.name) or "",
+        power_watts=value_of(now.power_watts),
+        power_limit_watts=value_of(device.power_limit_watts),
+        utilization_ratio=None if utilization is None else utilization / 100,
+        memory_used_bytes=value_of(now.memory_used_bytes),
+        memory_total_bytes=value_of(device.memory_total_bytes),
+        temperature_celsius=value_of(now.temperature_celsius),
+        sm_clock_hertz=None if clock_mhz is None else clock_mhz * 1e6,
+        xids={str(number): count for number, count in (value_of(device.xid_counts) or {}).items()},
     )
 
 
@@ -107,6 +157,7 @@ def _run_view(
     pace: Pace | None,
     policy: Policy | None,
     now_s: float,
+    progress: Progress | None,
 ) -> RunView | None:
     run = state.run
     if run is None or watch is None:
@@ -119,6 +170,8 @@ def _run_view(
     deadline = beat_deadline(run, beat, policy)[1] if policy is not None else None
     start = watch.start
     values = None if beat is None else beat.beat
+    # Without beats, what the trainer prints is the only word there is.
+    point = progress.points[-1] if values is None and progress is not None and progress.points else None
     return RunView(
         number=run.number,
         run_id=run.run_id,
@@ -133,11 +186,11 @@ def _run_view(
         phase=None if values is None else values.phase,
         progress=None if values is None else values.progress,
         status=None if values is None else values.status,
-        step=None if values is None else values.step,
+        step=values.step if values is not None else None if point is None else point.step,
         target_step=None if values is None else values.target_step,
-        tokens=None if values is None else values.tokens,
-        loss=None if values is None else values.loss,
-        gradient_norm=None if values is None else values.gradient_norm,
+        tokens=values.tokens if values is not None else None if point is None else point.tokens,
+        loss=values.loss if values is not None else None if point is None else point.loss,
+        gradient_norm=values.gradient_norm if values is not None else None if point is None else point.gradient_norm,
         learning_rate=None if values is None else values.learning_rate,
         tokens_per_s=None if pace is None else pace.tokens_per_s(),
         eta_s=None if pace is None else pace.eta_s(),

@@ -10,7 +10,7 @@ import ctypes
 import dataclasses
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from watchdog.checkpoints.verifier import Knowledge, Verifier
@@ -22,11 +22,12 @@ from watchdog.control import ControlServer
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Choice
 from watchdog.core.decide import decide, resumed
+from watchdog.core.episodes import Episode, Key, follow
 from watchdog.core.history import History, fold
 from watchdog.core.pace import Pace
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
-from watchdog.core.seen import Gate, Request, Seen, Trouble
+from watchdog.core.seen import Gate, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
     Action,
     Choose,
@@ -49,7 +50,10 @@ from watchdog.listening import Listener
 from watchdog.looking import RunEyes
 from watchdog.metrics import Metrics
 from watchdog.opening import OpenJob
-from watchdog.render import live_line
+from watchdog.progressing import ProgressEyes
+from watchdog.remembered import Remembered, remember
+from watchdog.render import duration, live_line
+from watchdog.render_facts import finding_record
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.signalling import Signaller
@@ -118,10 +122,12 @@ class Supervisor:
         self._history: History = job.history
         living = None if self._watch is None else self._watch.record
         self._state: State = restore(self._history, living, clock.monotonic(), policy)
-        self._host = HostWatch(settings, job.folders, clock)
+        self._host = HostWatch(settings, job.folders, clock, os.environ)
+        self._progress = ProgressEyes(settings.job.progress, clock)
+        self._episodes: Mapping[Key, Episode] = {}
         self._eyes = RunEyes(job.folders, clock, self._say_trouble)
         self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
-        self._listener = Listener(screen.detach, lambda: self.view)
+        self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered)
         self._verifier = Verifier(job.folders.checkpoints, job.folders.lineage)
         self._choice: Choice | None = None
         self._choice_error: str | None = None
@@ -133,6 +139,7 @@ class Supervisor:
         self._said_gate = ""
         self._said_trouble = ""
         self._exit_code: int | None = None
+        self._remembered = Remembered(at_s=clock.monotonic())
         self._view_lock = threading.Lock()
         self._view = make_view(self._settings, self._job, self._state, self._history, self._clock)
 
@@ -170,7 +177,8 @@ class Supervisor:
                     control = self._keep_socket(control)
                 if gap:
                     self._note("gap", f"this process was away for {away_s:.0f} s: every grace begins anew")
-                    self._host.ask_afresh()
+                    self._host.ask_afresh(away_s)
+                    self._progress.skip(away_s)
                 busy = self._turn(self._gather(now_s, gap=gap))
                 if self._listener.insisted:
                     self._screen.line("watchdog", "left at once; what runs goes on, watchdog run adopts it")
@@ -181,6 +189,7 @@ class Supervisor:
         finally:
             self._screen.end_live()
             control.stop()
+            self._host.close()
             self._job.ledger.close()
 
     def _open_socket(self) -> ControlServer:
@@ -285,7 +294,28 @@ class Supervisor:
             trouble=trouble,
             gates=self._gates,
         )
-        return seen if self._watch is None else self._eyes.look(self._watch, self._state, seen)
+        if self._watch is not None:
+            seen = self._eyes.look(self._watch, self._state, seen)
+        self._judge(seen)
+        return seen
+
+    def _judge(self, seen: Seen) -> None:
+        """What the checks make of the host and of the run; an episode is told when it begins and when it is over."""
+        run = self._progress.look(self._watch, seen, self._policy, self._state.run)
+        root = self._watch.shim_id if self._watch is not None and seen.shim is Shim.ALIVE else None
+        if not self._host.judge(run, root):
+            return
+        turn = follow(self._episodes, self._host.findings, seen.now_s)
+        self._episodes = turn.episodes
+        for finding in turn.begun:
+            words = f"{finding.subject} · {finding.check} · {finding.reason}"
+            self._note("finding", words, **finding_record(finding))
+        for episode in turn.over:
+            finding = episode.finding
+            words = (
+                f"{finding.subject} · {finding.check} · in order again after {duration(seen.now_s - episode.since_s)}"
+            )
+            self._note("finding_over", words, check=finding.check, subject=finding.subject)
 
     def _take_results(self) -> None:
         """What the verifier found: recorded first, then believed."""
@@ -399,10 +429,12 @@ class Supervisor:
             pace=self._pace,
             policy=self._policy,
             host=self._host,
+            progress=self._progress.newest,
             metrics_url=self._metrics_url,
         )
         with self._view_lock:
             self._view = view
+        self._remembered = remember(self._host.facts)  # one assignment: the socket's thread sees the old or the new one
         if self._metrics is not None:
             self._metrics.publish(view)
         if plan.rule == "gate closed" and seen.gates:

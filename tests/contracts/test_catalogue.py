@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import pkgutil
 from pathlib import Path
+from typing import Any
 
+import jsonschema
+import msgspec
 import pytest
 
-from watchdog import checks
-from watchdog.checks.catalogue import CATALOGUE, Check, absent, judge
+from tests.unit.checks.host import gpu, host
+from watchdog import checks, render_faults, render_schema, settings_limits
+from watchdog.checks import xid_table
+from watchdog.checks.catalogue import CATALOGUE, GATES, GATING, Check, absent, judge
 from watchdog.core.facts import Absent, Fact, Facts, Unknown
-from watchdog.core.findings import Finding, Severity
+from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
 
-NO_CHECKS = {"catalogue", "figures"}
+NO_CHECKS = {"catalogue", "contradiction", "figures", "xid_table"}
 MODULES = sorted(name for _, name, _ in pkgutil.iter_modules(checks.__path__) if name not in NO_CHECKS)
-FIELDS = {field.name for field in dataclasses.fields(Facts)} - {"at_s"}
+FIELDS = {field.name for field in dataclasses.fields(Facts)} - {"at_s", "wall_s", "blind_s"}
+LIMITS = {field.name for field in dataclasses.fields(Limits)}
 WHY = "the stand-in could not see"
 
 
-def all_facts(value: Fact[object]) -> Facts:
-    return Facts(at_s=1.0, memory=value, disks=(value, value), locks=(value, value), driver=value, beat=value)  # type: ignore[arg-type]
+def all_facts(value: Fact[Any]) -> Facts:
+    given = {name: (value, value) if name in ("disks", "locks") else value for name in FIELDS}
+    return Facts(at_s=1.0, wall_s=2.0, **given)  # type: ignore[arg-type]
 
 
 def findings_of(check: Check, facts: Facts) -> tuple[Finding, ...]:
@@ -49,9 +57,61 @@ def test_every_check_says_what_it_proves_and_its_near_misses(check: Check) -> No
 
 
 @pytest.mark.parametrize("check", CATALOGUE, ids=lambda check: check.name)
-def test_needs_are_facts(check: Check) -> None:
+def test_needs_are_facts_limits_are_limits_and_remedies_are_named_once(check: Check) -> None:
     assert check.needs
     assert set(check.needs) <= FIELDS
+    assert set(check.limits) <= LIMITS
+    assert len(set(check.remedies)) == len(check.remedies)
+    assert Remedy.NONE not in check.remedies
+    assert check.worst >= Severity.WARNING
+
+
+def test_every_limit_is_some_checks_and_every_remedy_too() -> None:
+    """Nothing can be configured that nobody looks at, and no next step is kept that nobody names."""
+    elsewhere = {"off", "xid", "devices", "memory_need_bytes"}
+    assert {name for check in CATALOGUE for name in check.limits} | elsewhere == LIMITS
+    assert {remedy for check in CATALOGUE for remedy in check.remedies} | {Remedy.NONE} == set(Remedy)
+
+
+def test_every_limit_has_a_key_and_the_same_default() -> None:
+    """What is not among [limits] is configured elsewhere: the job's own need, devices and deadline."""
+    keys = {field.name: field.default for field in msgspec.structs.fields(settings_limits.Limits)}
+    defaults = {field.name: getattr(Limits(), field.name) for field in dataclasses.fields(Limits)}
+    elsewhere = {"memory_need_bytes", "disk_need_bytes", "devices", "train_deadline_s", "off", "xid"}
+    assert keys == {name: default for name, default in defaults.items() if name not in elsewhere}
+    assert settings_limits.ACTIONS == xid_table.ACTIONS
+
+
+def test_a_healthy_host_is_in_order() -> None:
+    loud = [finding for finding in judge(host(), Limits()) if finding.severity is not Severity.OK]
+    assert loud == []
+
+
+def test_a_check_that_is_switched_off_says_nothing() -> None:
+    off = Limits(off=frozenset({"memory", "driver"}))
+    assert not {"memory", "driver"} & {finding.check for finding in judge(host(), off)}
+
+
+def test_a_device_that_the_job_does_not_name_is_never_critical() -> None:
+    lost = host(devices=(gpu(lost_code=15), gpu(uuid="GPU-other", index=1)))
+    assert Severity.CRITICAL in {finding.severity for finding in judge(lost, Limits())}
+    for devices in (("GPU-other",), ("1",), ()):
+        found = [each for each in judge(lost, Limits(devices=devices)) if each.check == "gpu-lost"]
+        assert max(each.severity for each in found) is Severity.WARNING
+        assert "this job does not use the device" in [line for each in found for line in each.evidence]
+
+
+def test_the_gates_are_checks_that_can_be_critical() -> None:
+    assert {check.name for check in GATING} == GATES
+    assert all(check.worst is Severity.CRITICAL for check in GATING)
+
+
+def test_the_pages_made_from_the_catalogue_are_not_stale(repository: Path) -> None:
+    faults = (repository / "docs/faults.md").read_text(encoding="utf-8")
+    assert faults == render_faults.page(), "python -P -m watchdog.render_faults > docs/faults.md"
+    schema = (repository / "docs/diagnose.schema.json").read_text(encoding="utf-8")
+    assert schema == render_schema.page(), "python -P -m watchdog.render_schema > docs/diagnose.schema.json"
+    jsonschema.Draft202012Validator.check_schema(json.loads(schema))
 
 
 def test_every_fact_is_needed_by_a_check() -> None:
@@ -83,7 +143,7 @@ def test_absent_facts_are_no_alarm(check: Check) -> None:
 
 def test_absent_is_told_apart_from_passed() -> None:
     facts = dataclasses.replace(all_facts(Unknown(WHY)), driver=Absent("none here"))
-    assert absent(facts) == ("driver",)
+    assert set(absent(facts)) == {check.name for check in CATALOGUE if check.needs[0] == "driver"}
 
 
 def test_a_check_that_fails_is_a_finding_and_costs_no_other() -> None:

@@ -22,7 +22,7 @@ OURS = ("watchdog", "trainer", "bench")
 # `settings` means settings_shape.py and its like, too: a subject that needs several files keeps its name in front.
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("command line", frozenset({"cli"})),
-    ("commands", frozenset({"running", "asking", "showing"})),
+    ("commands", frozenset({"running", "asking", "showing", "diagnosing", "measuring"})),
     (
         "loop",
         frozenset(
@@ -38,18 +38,21 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "looking",
                 "signalling",
                 "listening",
+                "progressing",
+                "runfacts",
                 "relay",
                 "drills",
             }
         ),
     ),
-    ("views", frozenset({"diagnose", "render", "screen"})),
+    ("views", frozenset({"diagnose", "lookout", "remembered", "render", "screen"})),
     (
         "edges",
-        frozenset({"actuators", "collectors", "checkpoints", "ledger", "incidents", "control", "metrics"}),
+        frozenset({"actuators", "baselines", "collectors", "checkpoints", "ledger", "incidents", "control", "metrics"}),
     ),
+    # Settings name checks and patterns, and say so when there is none of that name.
+    ("settings", frozenset({"settings", "folders", "joblimits"})),
     ("judges", frozenset({"checks", "classify"})),
-    ("settings", frozenset({"settings", "folders"})),
     ("core", frozenset({"core", "clock", "errors", "masking", "units"})),
     ("contract", frozenset({"contract", "shim"})),
 )
@@ -62,6 +65,8 @@ NEVER: tuple[tuple[str, str, str], ...] = (
     ("watchdog.supervisor", "watchdog.drills", "product code knows nothing of drills"),
     ("watchdog.relay", "watchdog.drills", "product code knows nothing of drills"),
     ("watchdog.diagnose", "watchdog.actuators", "a diagnosis acts on nothing"),
+    ("watchdog.diagnosing", "watchdog.actuators", "a diagnosis acts on nothing"),
+    ("watchdog.lookout", "watchdog.actuators", "who looks acts on nothing"),
     ("watchdog.render", "watchdog.actuators", "a view acts on nothing"),
     ("watchdog.screen", "watchdog.actuators", "a view acts on nothing"),
     ("watchdog.metrics", "watchdog.actuators", "a view acts on nothing"),

@@ -599,7 +599,7 @@ def test_messages_that_are_none(tmp_path: Path) -> None:
             (b"\xff\xfe\x00\n", "is not JSON"),
             (b"[" * 60_000 + b"\n", "is not JSON"),
             (b"[1]\n", "not an object"),
-            (b'{"command": "dance"}\n', "known are status, relaunch, stop, stop-now"),
+            (b'{"command": "dance"}\n', "known are status, facts, relaunch, stop, stop-now"),
             (b'{"command": ["stop"]}\n', "known are"),
             (b"{}\n", "known are"),
             (b'{"command": "stop"', "incomplete"),

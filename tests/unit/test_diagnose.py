@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -9,35 +10,50 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
-from watchdog import diagnose as module
+from tests.scenarios.world import World, scenario_files
+from tests.unit.checks.host import host as healthy
+from watchdog import lookout as module
+from watchdog.checks.catalogue import CATALOGUE
 from watchdog.clock import SystemClock
 from watchdog.collectors.roots import Roots
 from watchdog.core.diagnosis import Diagnosis, exit_code
-from watchdog.core.facts import Absent, Driver, Fact, Facts, Known, Unknown
+from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
-from watchdog.diagnose import Targets, diagnose
-from watchdog.render_diagnose import human, listing, printable, to_json, wants_colour
+from watchdog.diagnose import Measure, OfRun, Targets, diagnose
+from watchdog.render_diagnose import explanation, human, listing, printable, to_json, wants_colour
 
 LITTLE = Limits(memory_need_bytes=1, disk_need_bytes=1, inodes_least=1)
 NO_RUN = Absent("no run of this job is alive")
+# Of this host nothing else is known beforehand: it may have been short of memory a minute ago.
+STEADY = ("memory", "disk-space", "disk-inodes", "disk-read-only", "lock-holder", "lock-path", "beat-stale", "driver")
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/diagnose.schema.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(autouse=True)
-def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on every host: no NVIDIA driver, and no child for it."""
-
-    def read(reader: object, deadline_s: float) -> Fact[Driver]:
-        return Absent("no libnvidia-ml.so.1")
-
-    monkeypatch.setattr(module.DriverReader, "read", read)
-
-
-def look(targets: Targets, limits: Limits = LITTLE, deadline_s: float = 10.0) -> Diagnosis:
-    return diagnose(targets, limits, roots=Roots(), clock=SystemClock(), beat=NO_RUN, deadline_s=deadline_s)
+def look(
+    targets: Targets,
+    limits: Limits = LITTLE,
+    deadline_s: float = 10.0,
+    *names: str,
+    roots: Roots | None = None,
+    beat: Fact[Any] = NO_RUN,
+) -> Diagnosis:
+    checks = tuple(check for check in CATALOGUE if not names or check.name in names)
+    return diagnose(
+        targets,
+        limits,
+        roots=roots or Roots(),
+        clock=SystemClock(),
+        environ={},
+        run=OfRun(beat=beat, progress=NO_RUN),
+        checks=checks,
+        deadline_s=deadline_s,
+    )
 
 
 def made_of(*severities: Severity) -> Diagnosis:
@@ -48,13 +64,13 @@ def made_of(*severities: Severity) -> Diagnosis:
             subject="card",
             reason=f"it is {severity.name.lower()}",
             evidence=("seen 5 of 5 times",),
+            cause="" if severity is Severity.OK else "a ghost",
             remedy=Remedy.NONE if severity is Severity.OK else Remedy.RELAUNCH,
         )
         for severity in severities
     )
-    facts = Facts(at_s=0.0, memory=Absent(), disks=(), locks=(), driver=Absent(), beat=Absent())
     return Diagnosis(
-        findings=findings, exit_code=exit_code(findings), absent=(), taken_wall_s=5.0, facts=facts, collectors={}
+        findings=findings, exit_code=exit_code(findings), absent=(), taken_wall_s=5.0, facts=healthy(), collectors={}
     )
 
 
@@ -77,17 +93,20 @@ def test_a_host_in_order(tmp_path: Path) -> None:
         disks=[(str(tmp_path / "state"), "state"), (str(tmp_path), "checkpoints")],
         locks=[(str(tmp_path / "supervisor.lock"), "supervisor"), (str(tmp_path / "run.lock"), "run")],
     )
-    diagnosis = look(targets)
+    diagnosis = look(targets, LITTLE, 10.0, *STEADY)
     assert diagnosis.exit_code == 0, human(diagnosis)
-    assert {finding.check for finding in diagnosis.findings} == {
-        "locks", "lock-path", "beat-stale", "memory", "disk-space", "disk-inodes", "disk-read-only", "driver"
-    }  # fmt: skip
-    assert set(diagnosis.absent) == {"driver", "beat-stale", "beat-process"}
-    assert set(diagnosis.collectors) == {
-        "driver", "memory", "disk_state", "disk_checkpoints", "lock_supervisor", "lock_run"
-    }  # fmt: skip
+    assert {finding.check for finding in diagnosis.findings} == set(STEADY)
+    assert set(diagnosis.absent) == {"driver", "beat-stale"}
+    collectors = {"memory", "disk_state", "disk_checkpoints", "locks", "wsl"}
+    assert set(diagnosis.collectors) == collectors
     assert all(view.success for view in diagnosis.collectors.values())
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind
+
+
+def test_with_all_checks_every_collector_answers(tmp_path: Path) -> None:
+    diagnosis = look(Targets(disks=[(str(tmp_path), "state")]))
+    assert set(diagnosis.collectors) == {"memory", "pressure", "oom", "kernel", "wsl", "processes", "disk_state"}
+    assert {finding.check for finding in diagnosis.findings} >= {"memory", "driver", "suspended", "blind"}
 
 
 def test_without_any_target_it_still_looks_at_the_host() -> None:
@@ -110,12 +129,12 @@ def test_a_collector_that_hangs_is_unknown_and_holds_up_nothing(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
 
-    def hang(roots: Roots, clock: SystemClock) -> Fact[object]:
+    def hang(roots: Roots, clock: SystemClock) -> Fact[Any]:
         return Known(fifo.read_text(), 0.0)
 
     monkeypatch.setattr(module, "read_memory", hang)
     started = time.monotonic()
-    diagnosis = look(Targets(disks=[(str(tmp_path), "state")]), deadline_s=0.2)
+    diagnosis = look(Targets(disks=[(str(tmp_path), "state")]), LITTLE, 0.2, "memory", "disk-space")
     took_s = time.monotonic() - started
     fifo.write_text("let it go")
     assert took_s < 5
@@ -127,17 +146,84 @@ def test_a_collector_that_hangs_is_unknown_and_holds_up_nothing(
 
 
 def test_an_unreadable_proc_is_unknown_and_no_traceback(tmp_path: Path) -> None:
-    diagnosis = diagnose(
-        Targets(disks=[(str(tmp_path), "state")], locks=[(str(tmp_path / "l"), "run")]),
-        LITTLE,
-        roots=Roots(str(tmp_path / "nothing")),
-        clock=SystemClock(),
-        beat=Unknown("the beat file cannot be read"),
-    )
+    targets = Targets(disks=[(str(tmp_path), "state")], locks=[(str(tmp_path / "l"), "run")])
+    diagnosis = look(targets, roots=Roots(str(tmp_path / "nothing")), beat=Unknown("the beat file cannot be read"))
     assert diagnosis.exit_code == 3
     unknown = [finding for finding in diagnosis.findings if finding.severity is Severity.UNKNOWN]
-    assert len(unknown) == 4  # memory, disk, lock, beat
+    assert {finding.check for finding in unknown} == {
+        "memory", "memory-pressure", "oom-kill", "disk-space", "lock-holder", "beat-stale", "run-stuck", "io-errors",
+        "suspended", "wsl-settings",
+    }  # fmt: skip
     assert all(finding.reason for finding in unknown)
+
+
+def test_it_looks_again_where_one_look_proves_nothing(tmp_path: Path) -> None:
+    """And no more often than a check wants it."""
+    ghost = World(Path(__file__).parents[1] / "scenarios/ghost_3060.toml", tmp_path)
+
+    def seen(names: tuple[str, ...]) -> tuple[Diagnosis, float]:
+        started_s = ghost.clock.now_s
+        diagnosis = diagnose(
+            ghost.targets(),
+            ghost.limits,
+            roots=ghost.roots,
+            clock=ghost.clock,
+            environ=ghost.environ,
+            run=ghost.run(),
+            checks=tuple(check for check in CATALOGUE if check.name in names),
+        )
+        return diagnosis, ghost.clock.now_s - started_s
+
+    diagnosis, took_s = seen(("ghost-context",))
+    assert [finding.severity for finding in diagnosis.findings] == [Severity.CRITICAL]
+    assert took_s == pytest.approx(2.0)  # five looks, half a second apart
+    assert seen(("driver",))[1] == 0.0
+
+
+def test_only_what_may_be_measured_is_measured(tmp_path: Path) -> None:
+    idle = World(Path(__file__).parents[1] / "scenarios/idle_geforce.toml", tmp_path)
+    asked: list[tuple[Device, ...]] = []
+
+    def measure(facts: Facts, devices: tuple[Device, ...]) -> Fact[tuple[Probe, ...]]:
+        asked.append(devices)
+        return Unknown("torch is not here")
+
+    def run(measure: Measure | None, *names: str) -> Diagnosis:
+        return diagnose(
+            idle.targets(),
+            idle.limits,
+            roots=idle.roots,
+            clock=idle.clock,
+            environ=idle.environ,
+            run=idle.run(),
+            checks=tuple(check for check in CATALOGUE if check.name in names),
+            measure=measure,
+        )
+
+    assert run(measure, "compute-floor").exit_code == 3
+    assert [device.uuid for devices in asked for device in devices] == [idle.devices[0]]
+    run(measure, "driver")
+    assert not run(None, "compute-floor").findings
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in scenario_files() if "nvml" in path.read_text()], ids=lambda p: p.stem
+)
+def test_the_json_of_every_scenario_is_what_the_schema_says(path: Path, tmp_path: Path) -> None:
+    world = World(path, tmp_path)
+    diagnosis = diagnose(
+        world.targets(),
+        world.limits,
+        roots=world.roots,
+        clock=world.clock,
+        environ=world.environ,
+        run=world.run(),
+        deadline_s=float(world.told.get("deadline_s", 5.0)),
+    )
+    record = json.loads(json.dumps(to_json(diagnosis), allow_nan=False))
+    jsonschema.validate(record, SCHEMA)
+    assert human(diagnosis, everything=True)
 
 
 def test_a_purpose_names_a_collector_so_it_is_there_once() -> None:
@@ -149,7 +235,7 @@ def test_it_needs_neither_the_metrics_nor_nvml_nor_psutil() -> None:
     """The price of a start: what a look does not need is not imported."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import watchdog.diagnose, watchdog.render_diagnose;"
-        "names = ('prometheus_client', 'pynvml', 'psutil', 'subprocess', 'asyncio', 'msgspec');"
+        "names = ('prometheus_client', 'pynvml', 'psutil', 'subprocess', 'asyncio', 'msgspec', 'torch', 'tenacity');"
         "print([name for name in names if name in sys.modules])"
     )
     argv = [sys.executable, "-P", "-c", program, str(Path(__file__).parents[2])]
@@ -159,19 +245,22 @@ def test_it_needs_neither_the_metrics_nor_nvml_nor_psutil() -> None:
 def test_the_loudest_comes_first_and_what_is_fine_is_counted() -> None:
     text = human(made_of(Severity.OK, Severity.WARNING, Severity.OK, Severity.CRITICAL, Severity.UNKNOWN))
     assert text.splitlines() == [
-        "CRITICAL  card · it is critical",
+        "CRITICAL  card · check-critical · it is critical",
         "  seen 5 of 5 times",
+        "  cause   a ghost",
         "  next    watchdog relaunch",
-        "WARNING   card · it is warning",
+        "WARNING   card · check-warning · it is warning",
         "  seen 5 of 5 times",
+        "  cause   a ghost",
         "  next    watchdog relaunch",
-        "unknown   card · it is unknown",
+        "unknown   card · check-unknown · it is unknown",
         "  seen 5 of 5 times",
+        "  cause   a ghost",
         "  next    watchdog relaunch",
         "ok        2 more findings   (--all to see them)",
     ]
     assert human(made_of(Severity.OK)) == "ok        1 finding   (--all to see them)"
-    assert human(made_of(Severity.OK), everything=True).splitlines()[0] == "ok        card · it is ok"
+    assert human(made_of(Severity.OK), everything=True).splitlines()[0] == "ok        card · check-ok · it is ok"
 
 
 def test_what_is_absent_is_said_although_all_is_well() -> None:
@@ -215,8 +304,10 @@ def test_json_has_every_field_and_survives_the_trip() -> None:
         "severity": "warning",
         "absent": False,
         "subject": "card",
+        "device": None,
         "reason": "it is warning",
         "evidence": ["seen 5 of 5 times"],
+        "cause": "a ghost",
         "remedy": "relaunch",
         "next": "watchdog relaunch",
     }
@@ -231,8 +322,24 @@ def test_json_of_a_real_look_tells_absent_from_ok(tmp_path: Path) -> None:
     assert record["collectors"]["memory"]["success"] is True
 
 
+def test_the_next_step_names_the_job() -> None:
+    text = human(made_of(Severity.CRITICAL), options=" --job large")
+    assert text.splitlines()[-1] == "  next    watchdog relaunch --job large"
+
+
 def test_the_listing_names_every_check_with_what_it_proves() -> None:
     lines = listing().splitlines()
-    assert len(lines) == 9
-    assert lines[0].startswith("locks  ")
+    assert [line.split()[0] for line in lines] == [check.name for check in CATALOGUE]
     assert all(len(line.split(maxsplit=1)) == 2 for line in lines)
+
+
+@pytest.mark.parametrize("check", CATALOGUE, ids=lambda check: check.name)
+def test_every_check_is_explained_with_its_limits_and_remedies(check: Any) -> None:
+    text = explanation(check, dataclasses.replace(Limits(), off=frozenset({check.name})))
+    assert "Proves: " in text
+    assert "Near misses: " in text
+    assert "switched off" in text
+    for name in check.limits:
+        assert f"{name} = " in text
+    for remedy in check.remedies:
+        assert remedy.value in text

@@ -9,16 +9,15 @@ import pytest
 
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, folders_in
-from watchdog.core.facts import Absent, Unknown
 from watchdog.core.seen import Gate
-from watchdog.hostwatch import HostWatch, absent_or, drop_old_runs
+from watchdog.hostwatch import HostWatch, drop_old_runs
 from watchdog.settings import load
 
 
 def host(tmp_path: Path, **needs: object) -> HostWatch:
     overrides = {"memory.need": "1MiB", "disk.need": "0", **needs}
     settings = load(environ={}, home=tmp_path, cwd=tmp_path, overrides=overrides)
-    return HostWatch(settings, folders_in(tmp_path), CLOCK)
+    return HostWatch(settings, folders_in(tmp_path), CLOCK, {})
 
 
 def gates(watch: HostWatch, *, lock_intact: bool = True) -> dict[str, Gate]:
@@ -57,7 +56,7 @@ def test_a_gate_that_is_closed_says_why(
 def test_after_a_gap_nothing_old_is_believed(tmp_path: Path) -> None:
     watch = host(tmp_path)
     gates(watch)
-    watch.ask_afresh()
+    watch.ask_afresh(3.0)
     assert all(not gate.open or gate.name == "lock" for gate in watch.gates(lock_intact=True))
     assert all(gate.open for gate in gates(watch).values())
 
@@ -99,8 +98,3 @@ def test_what_is_no_run_is_not_dropped_with_them(tmp_path: Path) -> None:
     make_runs(tmp_path, "notes", "x-1", "1-a", "2-b", "3-c")
     drop_old_runs(tmp_path, 2, "3-c")
     assert sorted(os.listdir(tmp_path)) == ["2-b", "3-c", "notes", "x-1"]
-
-
-def test_a_host_without_a_driver_is_told_once() -> None:
-    assert absent_or(Absent("no driver")) == "no NVIDIA driver: GPU checks are absent, not passed"
-    assert absent_or(Unknown("hangs")) is None

@@ -14,6 +14,7 @@ import pytest
 from watchdog.core.seen import Request
 from watchdog.core.view import RunView, StatusView
 from watchdog.listening import Listener
+from watchdog.remembered import Remembered, from_record
 
 
 def view(state: str = "running", *, alive: bool = True) -> StatusView:
@@ -22,7 +23,10 @@ def view(state: str = "running", *, alive: bool = True) -> StatusView:
 
 
 def listener(seen: StatusView | None = None, hangups: list[int] | None = None) -> Listener:
-    return Listener(lambda: hangups.append(1) if hangups is not None else None, lambda: seen or view())
+    remembered = Remembered(at_s=7.0)
+    return Listener(
+        lambda: hangups.append(1) if hangups is not None else None, lambda: seen or view(), lambda: remembered
+    )
 
 
 @pytest.fixture
@@ -109,7 +113,7 @@ def test_messages_that_are_none(message: dict[str, Any]) -> None:
     asked = listener()
     answer = asked.answer(message)
     assert answer["ok"] is False
-    assert "known are status, relaunch, stop, stop-now" in answer["error"]
+    assert "known are status, facts, relaunch, stop, stop-now" in answer["error"]
     assert len(answer["error"]) < 300
     assert asked.next() is None
 
@@ -123,3 +127,8 @@ def test_a_relaunch_while_a_run_does_not_end_is_refused() -> None:
     asked = listener(view("hold", alive=False))
     assert asked.answer({"command": "relaunch"})["run"] is None
     assert asked.next() is Request.RELAUNCH
+
+
+def test_what_is_remembered_can_be_asked_for() -> None:
+    answer = listener().answer({"command": "facts"})
+    assert from_record(answer["facts"]) == Remembered(at_s=7.0)

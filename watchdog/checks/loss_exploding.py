@@ -11,7 +11,6 @@ scaler finds its scale, and no explosion.
 from __future__ import annotations
 
 import math
-import statistics
 
 from watchdog.checks.loss_nan import each_step
 from watchdog.core.facts import Facts, Known
@@ -40,6 +39,8 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     figures = []
     if len(losses) >= _BEFORE + _RECENT:
         recent = losses[-_RECENT:]
+        import statistics  # 2 ms that only a run with a loss should pay
+
         now, before = statistics.median(recent), statistics.median(losses[:-_RECENT])
         figures.append(f"median loss {now:.4g} over the last {_RECENT} steps told, {before:.4g} before")
         if now > limits.loss_exploding_factor * max(before, _LEAST_LOSS) and before > 0 and recent[-1] >= recent[0]:

@@ -27,12 +27,24 @@ class OpenFile:
 
 @dataclasses.dataclass(slots=True)
 class Scan:
-    """Goes over the open files; afterwards `unreadable` tells how many processes could not be looked into."""
+    """Goes over the open files; afterwards `unreadable` tells how many processes could not be looked into.
+
+    `keep`: what was seen the first time is told again each further time, for who asks the same moment several things.
+    """
 
     proc: str = "/proc"
     unreadable: int = 0
+    keep: bool = False
+    _kept: tuple[OpenFile, ...] | None = None
 
     def __iter__(self) -> Iterator[OpenFile]:
+        if not self.keep:
+            return self._look()
+        if self._kept is None:
+            self._kept = tuple(self._look())
+        return iter(self._kept)
+
+    def _look(self) -> Iterator[OpenFile]:
         self.unreadable = 0
         for name in os.listdir(self.proc):
             if not name.isdigit():

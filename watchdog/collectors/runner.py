@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from watchdog.clock import Clock
+from watchdog.core.collectorview import CollectorView
 from watchdog.core.facts import Fact, Known, Unknown
-from watchdog.core.view import CollectorView
 
 T = TypeVar("T")
 

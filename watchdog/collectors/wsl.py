@@ -23,7 +23,6 @@ from watchdog.collectors.child import DisposableChild
 from watchdog.collectors.roots import Roots
 from watchdog.contract import printable
 from watchdog.core.facts import Absent, Fact, Known, Unknown, Wsl
-from watchdog.masking import mask_text
 
 _AGAIN_S = 600.0
 _LIMIT_BYTES = 64 * 1024
@@ -103,6 +102,8 @@ def parse_settings(text: str) -> dict[str, str]:
         elif pair := _KEY.fullmatch(line):
             settings.setdefault(section + pair[1].lower(), _unquote(pair[2]))
         else:
+            from watchdog.masking import mask_text  # only for a line that is wrong
+
             raise ValueError(f"line {number} is neither [section] nor key=value: {printable(mask_text(line))[:100]!r}")
     return settings
 

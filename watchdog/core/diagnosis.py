@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from watchdog.core.collectorview import CollectorView
 from watchdog.core.facts import Facts
 from watchdog.core.findings import Finding, Severity
-from watchdog.core.view import CollectorView
 
 # Monitoring plugins' codes, from the loudest severity down.
 _EXIT_CODES = {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.UNKNOWN: 3, Severity.OK: 0}

@@ -8,6 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from watchdog.core.collectorview import CollectorView
+
+__all__ = ["CollectorView", "DeviceView", "FindingView", "RunView", "StatusView"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunView:
@@ -40,13 +44,30 @@ class RunView:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CollectorView:
-    """How one collector fared last time."""
+class FindingView:
+    """A warning or worse that stands now. `severity` is "warning" or "critical", `next` the remedy in words."""
 
-    duration_s: float
-    success: bool
-    last_success_wall_s: float | None
-    why: str = ""
+    check: str
+    severity: str
+    subject: str
+    reason: str
+    next: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceView:
+    """One GPU as it was sampled last; what is not known is None. `xids`: events by number since sampling began."""
+
+    uuid: str
+    name: str
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    utilization_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_celsius: float | None = None
+    sm_clock_hertz: float | None = None
+    xids: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +96,9 @@ class StatusView:
     memory_available_bytes: int | None = None
     memory_need_bytes: int | None = None
     collectors: Mapping[str, CollectorView] = dataclasses.field(default_factory=dict)
+    findings: tuple[FindingView, ...] = ()
+    devices: tuple[DeviceView, ...] = ()
+    driver_silent_s: float | None = None  # None where there is no driver
     checkpoints: str = ""
     ledger: str = ""
     metrics_url: str | None = None

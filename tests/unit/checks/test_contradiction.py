@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.checks.host import AT_S, beat, gpu, host, points, processes, progress
-from watchdog.checks.contradiction import Steps, contradiction, pace_of
+from tests.unit.checks.host import AT_S, beat, gpu, host, points, processes, progress, sample
+from watchdog.checks.contradiction import Steps, contradiction, figures, pace_of
 from watchdog.core.facts import Absent, Clocks, Facts, Jump, ProgressPoint, Unknown
 from watchdog.core.limits import Limits
 
@@ -46,6 +46,8 @@ def liar(**changes: Any) -> tuple[ProgressPoint, ...]:
         # beats that keep coming and tell nothing new
         (host(progress=still(FROZEN_S, points=liar())), Steps.STOPPED),
         (host(progress=still(100.0, points=liar()), beat=beat(age_s=0.8)), Steps.PHASE),
+        # steps that are known to take long: twice what this phase is allowed, 1,200 s
+        (host(progress=still(FROZEN_S, points=liar()), beat=beat(deadline_s=600.0)), Steps.PHASE),
         (host(progress=Absent(), beat=Absent(), processes=processes(run=())), Steps.NO_RUN),
         (host(beat=beat(alive=False, age_s=30.0), progress=still(30.0), processes=processes(run=())), Steps.NO_RUN),
         (host(progress=Absent(), beat=Absent()), Steps.UNSEEN),  # a run that says nothing
@@ -116,3 +118,11 @@ def test_a_log_is_silent_for_twice_the_deadline() -> None:
 def test_the_contradiction(changes: dict[str, Any], wanted: int | None) -> None:
     device = gpu(**(dict(utilization_percent=100, power_watts=61.0) | changes))
     assert contradiction(device, Limits()) == wanted
+
+
+def test_figures_are_the_least_busy_and_the_most_power() -> None:
+    recent = (
+        sample(AT_S - 1, utilization_percent=100, power_watts=40.0),
+        sample(utilization_percent=91, power_watts=70),
+    )
+    assert figures(gpu(recent=recent), Limits()) == "91 % utilization at 70 W of 170 W for 1 s (2 of 2 samples)"

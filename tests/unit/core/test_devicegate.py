@@ -1,0 +1,127 @@
+"""The gate of the devices: what closes it, and what never does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.host import GIB, UUID, gpu, host, process, processes
+from watchdog.checks.catalogue import GATING, judge
+from watchdog.core.devicegate import device_gate, uses_gpu
+from watchdog.core.facts import Absent, Driver, Facts, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.limits import Limits
+from watchdog.core.seen import Gate
+
+OTHER = "GPU-77777777-0000-0000-0000-000000000000"
+SICK = Finding(
+    check="gpu-lost", severity=Severity.CRITICAL, subject="card", reason="code 15: lost", remedy=Remedy.REBOOT
+)
+DRIVER = Driver(version="560.35.03", cuda_version="12.6", devices=1, node="/dev/nvidiactl")
+
+
+def gate(facts: Facts, *findings: Finding, devices: tuple[str, ...] | None = None) -> Gate | None:
+    found = device_gate(facts, Limits(devices=devices), findings)
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_a_healthy_host_is_open_and_says_on_what() -> None:
+    found = gate(host())
+    assert found is not None
+    assert (found.open, found.words) == (True, "devices NVIDIA GeForce RTX 3060 (GPU-3f1c0a52)")
+
+
+def test_only_the_devices_that_are_meant_are_named() -> None:
+    two = host(devices=(gpu(), gpu(uuid=OTHER, index=1)))
+    found = gate(two, devices=("1",))
+    assert found is not None
+    assert "GPU-77777777" in found.words
+    assert "GPU-3f1c" not in found.words
+
+
+def test_a_critical_finding_closes_it_with_its_figures_and_what_to_do() -> None:
+    found = gate(host(), SICK)
+    assert found is not None
+    assert not found.open
+    assert "card: code 15: lost (reboot the host)" in found.words
+    assert "[job] devices = []" in found.words
+
+
+@pytest.mark.parametrize("severity", [Severity.OK, Severity.UNKNOWN, Severity.WARNING])
+def test_what_is_less_than_critical_does_not_close_it(severity: Severity) -> None:
+    found = gate(host(), dataclasses.replace(SICK, severity=severity))
+    assert found is not None
+    assert found.open
+
+
+@pytest.mark.parametrize(("named", "is_open"), [((UUID,), False), ((OTHER,), True), (None, False)])
+def test_a_device_that_the_job_does_not_name_closes_nothing(named: tuple[str, ...] | None, is_open: bool) -> None:
+    """Judged by the real checks: one of two cards is lost."""
+    limits = Limits(devices=named)
+    facts = host(devices=(gpu(lost_code=15), gpu(uuid=OTHER, index=1)))
+    (found,) = device_gate(facts, limits, judge(facts, limits, GATING))
+    assert found.open is is_open, found.words
+
+
+def test_a_ghost_on_a_device_of_the_job_closes_it() -> None:
+    holder = process(pid=999, here=False, command="", memory_bytes=11 * GIB)
+    card = gpu(processes=(holder,), power_watts=60.0, utilization_percent=100, memory_used_bytes=11 * GIB)
+    gone = Absent("run 7 is over")
+    facts = host(devices=(card,), beat=gone, progress=gone, processes=processes(run=(), holders=()))
+    (found,) = device_gate(facts, Limits(), judge(facts, Limits(), GATING))
+    assert not found.open, found.words
+
+
+@pytest.mark.parametrize("named", [None, (UUID,)])
+def test_a_host_without_a_driver_is_open(named: tuple[str, ...] | None) -> None:
+    """CUDA_VISIBLE_DEVICES may be set where there is no GPU at all."""
+    absent = Absent("there is no NVIDIA driver here")
+    found = gate(host(driver=absent, devices=absent), devices=named)
+    assert found is None or found.open
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [
+        (Unknown("NVML answers nonsense"), "cannot be seen: NVML answers nonsense"),
+        (dataclasses.replace(DRIVER, silent_s=33.0), "does not answer: no answer for 33 s"),
+        (dataclasses.replace(DRIVER, version=None, code=999, error="unknown error"), "does not answer: unknown error"),
+        (dataclasses.replace(DRIVER, crashes=1, crash="died of signal 11"), "does not answer: died of signal 11"),
+    ],
+)
+def test_a_driver_that_does_not_answer_closes_it(driver: Any, words: str) -> None:
+    found = gate(host(driver=driver, devices=Unknown("NVML does not answer")))
+    assert found is not None
+    assert not found.open
+    assert words in found.words
+
+
+def test_devices_that_cannot_be_seen_close_it() -> None:
+    found = gate(host(devices=Unknown("NVML has not been asked since")))
+    assert found is not None
+    assert not found.open
+
+
+@pytest.mark.parametrize("facts", [host(), host(driver=Unknown("hangs"), devices=Unknown("hangs"))], ids=str)
+def test_a_job_that_uses_no_device_has_no_such_gate(facts: Facts) -> None:
+    assert gate(facts, SICK, devices=()) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "named", "uses"),
+    [
+        (host(), None, True),
+        (host(), ("0",), True),
+        (host(), ("1",), False),
+        (host(), (), False),
+        (host(devices=()), None, False),
+        (host(devices=Absent("none")), None, False),
+        (host(devices=Unknown("hangs")), None, False),
+    ],
+    ids=str,
+)
+def test_whether_the_job_may_use_a_gpu(facts: Facts, named: tuple[str, ...] | None, uses: bool) -> None:
+    assert uses_gpu(facts, Limits(devices=named)) is uses

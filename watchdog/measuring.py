@@ -1,0 +1,211 @@
+"""`watchdog probe`: measure devices by hand, and remember what they did; also the measuring that a diagnosis asks for.
+
+Responsible for never measuring beside a healthy trainer, for comparing with the baseline, and for teaching it (only
+`watchdog probe` does; a diagnosis writes nothing). Exit codes as monitoring plugins have them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from watchdog import baselines
+from watchdog.checks import compute_floor, wrong_product
+from watchdog.checks.catalogue import CATALOGUE, judge
+from watchdog.clock import Clock
+from watchdog.collectors.probe import CPU, Measured, ProbeReader
+from watchdog.core.baselines import Results, baseline, key_of, learned
+from watchdog.core.diagnosis import EXIT_UNKNOWN, exit_code
+from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown
+from watchdog.core.findings import Finding
+from watchdog.core.limits import Limits
+from watchdog.core.probing import to_measure, unclear
+from watchdog.render_facts import record_of
+from watchdog.settings import Settings
+
+_CHECKS = tuple(check for check in CATALOGUE if check.name in (compute_floor.NAME, wrong_product.NAME))
+
+
+def baselines_file(settings: Settings) -> Path:
+    """One for all jobs of this host."""
+    return settings.state.folder / "baselines.json"
+
+
+class Measuring:
+    """Measures one device after the other, beside what is known of each."""
+
+    def __init__(self, settings: Settings, clock: Clock, driver: str, say: Callable[[str], None]) -> None:
+        """`say` is told what is being measured, as it takes seconds. Raises StateError for a broken baselines file."""
+        self._settings = settings
+        self._clock = clock
+        self._driver = driver
+        self._say = say
+        self._reader = ProbeReader(str(settings.probe.python), clock, memory_bytes=settings.probe.memory_bytes)
+        self.known: Results = baselines.read(baselines_file(settings))
+
+    def measure(self, devices: Sequence[Device]) -> Fact[tuple[Probe, ...]]:
+        """All devices; Unknown as soon as one cannot be measured."""
+        probes = []
+        for device in devices:
+            measured = self.one(device.uuid, device.label)
+            if not isinstance(measured, Known):
+                return measured if isinstance(measured, Absent) else Unknown(f"{device.label}: {measured.why}")
+            probes.append(measured.value)
+        return Known(tuple(probes), self._clock.monotonic())
+
+    def one(self, device: str, label: str) -> Fact[Probe]:
+        """`device` is a UUID or "cpu"."""
+        deadline_s = self._settings.probe.deadline_s
+        self._say(f"measuring {label}: a matrix product, {deadline_s:.0f} s at most")
+        measured = self._reader.measure(device, deadline_s)
+        if not isinstance(measured, Known):
+            return measured
+        median, count = baseline(self.known, self._key(measured.value))
+        value = measured.value
+        return Known(
+            Probe(
+                device=device,
+                name=value.name,
+                tflops=value.tflops,
+                dtype=value.dtype,
+                size=value.size,
+                seconds=value.seconds,
+                correct=value.correct,
+                worst_error=value.worst_error,
+                baseline_tflops=median,
+                baseline_count=count,
+            ),
+            measured.at_s,
+        )
+
+    def teach(self, probe: Probe, findings: Sequence[Finding], limits: Limits) -> None:
+        """Remember a result that nothing is wrong with. Raises StateError."""
+        if any(finding.severity > 0 for finding in findings):
+            return
+        key = key_of(device=self._named(probe), driver=self._driver, dtype=probe.dtype, size=probe.size)
+        new = learned(self.known, key, probe.tflops, fraction=limits.compute_baseline_fraction)
+        if new is not self.known:
+            baselines.write(baselines_file(self._settings), new)
+            self.known = new
+
+    def _key(self, measured: Measured) -> str:
+        device = f"{CPU}:{measured.name}" if measured.device == CPU else measured.device
+        return key_of(device=device, driver=self._driver, dtype=measured.dtype, size=measured.size)
+
+    @staticmethod
+    def _named(probe: Probe) -> str:
+        return f"{CPU}:{probe.name}" if probe.device == CPU else probe.device
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeReport:
+    """What `watchdog probe` found: `why` is set when nothing was measured."""
+
+    probes: tuple[Probe, ...]
+    findings: tuple[Finding, ...]
+    why: str | None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_UNKNOWN if self.why is not None else exit_code(self.findings)
+
+
+def probe(
+    settings: Settings,
+    facts: Facts,
+    limits: Limits,
+    *,
+    clock: Clock,
+    device: str | None,
+    store: bool,
+    say: Callable[[str], None],
+) -> ProbeReport:
+    """Measure `device` (a UUID, its beginning, an index, or "cpu"), or every device of the job; without any, the CPU.
+
+    Raises StateError.
+    """
+    wanted = limits if device in (None, CPU) else dataclasses.replace(limits, devices=(str(device),))
+    found = to_measure(facts, wanted)
+    on_cpu = device == CPU or (device is None and isinstance(facts.devices, Absent))
+    if on_cpu:
+        busy = _busy(facts)
+        if busy is not None:
+            return _nothing(busy)
+    elif isinstance(found, str):
+        return _nothing(found)
+    measuring = Measuring(settings, clock, driver_of(facts), say)
+    if on_cpu:
+        fact = measuring.one(CPU, "the CPU")
+        measured: Fact[tuple[Probe, ...]] = Known((fact.value,), fact.at_s) if isinstance(fact, Known) else fact
+    else:
+        assert not isinstance(found, str)
+        measured = measuring.measure(found)
+    if not isinstance(measured, Known):
+        return _nothing(measured.why)
+    findings = judge(dataclasses.replace(facts, probe=measured), wanted, _CHECKS)
+    if store:
+        for each in measured.value:
+            about = [finding for finding in findings if finding.device in (None, each.device)]
+            measuring.teach(each, about, limits)
+    return ProbeReport(probes=measured.value, findings=findings, why=None)
+
+
+def _busy(facts: Facts) -> str | None:
+    """The CPU is everybody's; only a trainer of this job is spared."""
+    if isinstance(facts.beat, Known) and facts.beat.value.alive:
+        beat = facts.beat.value
+        return f"run {beat.run_id} is alive (pid {beat.pid}): nothing is measured beside it"
+    if isinstance(facts.processes, Known) and facts.processes.value.run:
+        return f"a run is alive (pid {facts.processes.value.run[0].pid}): nothing is measured beside it"
+    return unclear(facts)
+
+
+def _nothing(why: str) -> ProbeReport:
+    return ProbeReport(probes=(), findings=(), why=why)
+
+
+def needed() -> frozenset[str]:
+    """The facts that deciding and judging need."""
+    return frozenset({"driver", "devices", "processes"}).union(*(check.needs for check in _CHECKS))
+
+
+def driver_of(facts: Facts) -> str:
+    """The driver's version: another one may be faster or slower."""
+    version = facts.driver.value.version if isinstance(facts.driver, Known) else None
+    return version or "no driver"
+
+
+def report_lines(report: ProbeReport) -> list[str]:
+    """For a person."""
+    if report.why is not None:
+        return [f"not measured: {report.why}"]
+    lines = []
+    for each in report.probes:
+        known = f", {each.baseline_tflops:.3g} before ({each.baseline_count} results)" if each.baseline_tflops else ""
+        right = "right" if each.correct else "WRONG"
+        lines.append(
+            f"{each.name}: {each.tflops:.3g} TFLOP/s{known} · {each.dtype}, {each.size} x {each.size}, "
+            f"{each.seconds * 1000:.3g} ms each · product {right} (worst error {each.worst_error:.2g})"
+        )
+    for finding in report.findings:
+        if finding.severity > 0:
+            lines.append(f"{finding.severity.name}  {finding.reason}")
+            lines.extend(f"  {line}" for line in finding.evidence)
+            lines.append(f"  next    {finding.remedy.value}")
+    return lines
+
+
+def report_record(report: ProbeReport) -> dict[str, Any]:
+    """For a program."""
+    return {
+        "format": 1,
+        "exit_code": report.exit_code,
+        "not_measured": report.why,
+        "probes": [record_of(each) for each in report.probes],
+        "findings": [
+            {"check": each.check, "severity": each.severity.name.lower(), "reason": each.reason}
+            for each in report.findings
+        ],
+    }

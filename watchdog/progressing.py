@@ -1,0 +1,111 @@
+"""The run's progress for one turn: from its beats, or where it makes none from what it prints.
+
+Responsible for feeding each new word into the window of core/progress.py, and for what the checks are told of the run.
+The log is read beside the loop. Refuses to judge.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from watchdog.clock import Clock
+from watchdog.collectors.progress_log import ProgressLog
+from watchdog.collectors.run import RunWatch
+from watchdog.collectors.runner import Runner
+from watchdog.core.decide import beat_deadline
+from watchdog.core.fact import Absent, Fact, Known, Unknown
+from watchdog.core.facts import BeatFact, Progress, ProgressPoint
+from watchdog.core.progress import ProgressWindow, add, fact, from_beat, skip, window_for
+from watchdog.core.seen import BeatSeen, Seen, Shim
+from watchdog.core.state import Policy, RunState
+from watchdog.lookout import OfRun
+
+_LOG_EVERY_S, _LOG_DEADLINE_S = 2.0, 10.0
+_NO_RUN = Absent("no run of this job is alive")
+
+
+class ProgressEyes:
+    """For use from the loop alone."""
+
+    def __init__(self, pattern: str, clock: Clock) -> None:
+        """`pattern` is [job] progress."""
+        self._pattern = pattern
+        self._clock = clock
+        self._runner = Runner(clock)
+        self._window: ProgressWindow | None = None
+        self._log: ProgressLog | None = None
+        self._log_of = ""
+        self._taken_s = 0.0
+        self._unread = ""  # why the log could not be read last time
+        self.newest: Progress | None = None
+
+    def skip(self, away_s: float) -> None:
+        """The loop was away: that time belongs to no step."""
+        if self._window is not None:
+            self._window = skip(self._window, seconds=away_s, now_s=self._clock.monotonic())
+
+    def look(self, watch: RunWatch | None, seen: Seen, policy: Policy, run: RunState | None) -> OfRun:
+        """What is known of the run in this turn."""
+        if watch is None or run is None or seen.shim not in (Shim.STARTING, Shim.ALIVE):
+            self.newest, self._log = None, None
+            return OfRun(beat=_NO_RUN, progress=_NO_RUN)
+        return OfRun(beat=_beat_fact(seen, run, policy), progress=self._progress(watch, seen))
+
+    def _progress(self, watch: RunWatch, seen: Seen) -> Fact[Progress]:
+        run_id = watch.record.run_id
+        if isinstance(seen.beat, Known):
+            window = window_for(self._window, run_id, "beats")
+            self._window = add(window, from_beat(seen.beat.value.beat, seen.now_s))
+        elif self._pattern != "off" and isinstance(seen.beat, Absent):
+            for point in self._printed(run_id, watch.folder.log):
+                assert self._log is not None
+                self._window = add(window_for(self._window, run_id, self._log.source), point)
+            if self._unread:
+                self.newest = None
+                return Unknown(self._unread)
+        if self._window is None or self._window.run_id != run_id or not self._window.points:
+            self.newest = None
+            if isinstance(seen.beat, Unknown):
+                return Unknown(seen.beat.why)
+            return Absent("the run has shown no progress that could be read")
+        self.newest = fact(self._window)
+        return Known(self.newest, seen.now_s)
+
+    def _printed(self, run_id: str, path: Path) -> tuple[ProgressPoint, ...]:
+        """What the log said since the last turn; read in a thread, so it is that of a turn before."""
+        if self._log is None or self._log_of != run_id:
+            self._log, self._log_of = ProgressLog(path, self._pattern), run_id
+            self._runner = Runner(self._clock)  # what is still being read of the run before belongs to nobody
+        log, clock = self._log, self._clock
+
+        def read() -> Fact[tuple[ProgressLog, tuple[ProgressPoint, ...]]]:
+            return Known((log, log.read_new(clock.monotonic())), clock.monotonic())
+
+        polled = self._runner.poll("progress_log", read, every_s=_LOG_EVERY_S, deadline_s=_LOG_DEADLINE_S)
+        self._unread = polled.fact.why if isinstance(polled.fact, Unknown) and not polled.unread else ""
+        if not isinstance(polled.fact, Known) or polled.fact.at_s == self._taken_s:
+            return ()
+        self._taken_s = polled.fact.at_s
+        read_from, points = polled.fact.value
+        return points if read_from is log else ()  # the last words of the run before are no words of this one
+
+
+def _beat_fact(seen: Seen, run: RunState, policy: Policy) -> Fact[BeatFact]:
+    if not isinstance(seen.beat, Known):
+        return seen.beat
+    beat: BeatSeen = seen.beat.value
+    since_s, deadline_s = beat_deadline(run, beat, policy)
+    value = beat.beat
+    return Known(
+        BeatFact(
+            run_id=value.run_id,
+            pid=value.pid,
+            phase=value.phase,
+            age_s=max(0.0, seen.now_s - since_s),  # a grace that began anew counts from there
+            deadline_s=deadline_s,
+            step=value.step,
+            target_step=value.target_step,
+            alive=beat.alive,
+        ),
+        seen.now_s,
+    )

@@ -1,0 +1,99 @@
+"""What only who watches can know: progress over time, jumps of the clocks, kills since, how fast disks fill.
+
+Responsible for handing it from a supervisor to a diagnosis, as JSON over the control socket. Times are CLOCK_MONOTONIC,
+which both processes share. Refuses to believe an answer of another shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from watchdog.contract import ContractError, decode_number
+from watchdog.core.fact import Known, value_of
+from watchdog.core.facts import Clocks, Disk, Facts, Jump, OomKills, Progress, ProgressPoint
+from watchdog.render_facts import record_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Remembered:
+    """`disks`: by purpose, (monotonic s, free bytes) of earlier looks."""
+
+    at_s: float
+    progress: Progress | None = None
+    clocks: Clocks | None = None
+    oom: OomKills | None = None
+    disks: Mapping[str, tuple[tuple[float, int], ...]] = dataclasses.field(default_factory=dict)
+    blind_s: float = 0.0
+
+
+def remember(facts: Facts) -> Remembered:
+    """What is worth handing on of a supervisor's newest facts."""
+    disks = [disk.value for disk in facts.disks if isinstance(disk, Known)]
+    return Remembered(
+        at_s=facts.at_s,
+        progress=value_of(facts.progress),
+        clocks=value_of(facts.clocks),
+        oom=value_of(facts.oom),
+        disks={disk.purpose: disk.earlier for disk in disks},
+        blind_s=facts.blind_s,
+    )
+
+
+def to_record(remembered: Remembered) -> dict[str, Any]:
+    """As JSON."""
+    record: dict[str, Any] = record_of(remembered)
+    return record
+
+
+def from_record(record: Any) -> Remembered:
+    """From JSON. Raises ContractError."""
+    try:
+        progress, clocks, oom = record["progress"], record["clocks"], record["oom"]
+        return Remembered(
+            at_s=float(record["at_s"]),
+            progress=None if progress is None else _progress(progress),
+            clocks=None if clocks is None else _clocks(clocks),
+            oom=None if oom is None else OomKills(**oom),
+            disks={
+                str(purpose): tuple((float(at_s), int(free)) for at_s, free in looks)
+                for purpose, looks in record["disks"].items()
+            },
+            blind_s=float(record["blind_s"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ContractError(f"the supervisor's facts cannot be read ({error}); is it another version?") from error
+
+
+def _progress(record: dict[str, Any]) -> Progress:
+    points = tuple(ProgressPoint(**_numbers(point, "loss", "gradient_norm")) for point in record["points"])
+    return Progress(**{**record, "points": points})
+
+
+def _numbers(record: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**record, **{name: decode_number(record[name], name) for name in names if record.get(name) is not None}}
+
+
+def _clocks(record: dict[str, Any]) -> Clocks:
+    return Clocks(**{**record, "jumps": tuple(Jump(**jump) for jump in record["jumps"])})
+
+
+def with_memory(facts: Facts, remembered: Remembered) -> Facts:
+    """One look, with what the supervisor remembers put in where a single look knows less."""
+    disks: list[Any] = []
+    for disk in facts.disks:
+        looks = remembered.disks.get(disk.value.purpose, ()) if isinstance(disk, Known) else ()
+        if looks and isinstance(disk, Known):
+            # A diagnosis that looked several times has looks of its own: they come after the supervisor's.
+            own = tuple(look for look in disk.value.earlier if look[0] > looks[-1][0])
+            value: Disk = dataclasses.replace(disk.value, earlier=(*looks, *own))
+            disks.append(Known(value, disk.at_s))
+        else:
+            disks.append(disk)
+    clocks, oom = facts.clocks, facts.oom
+    if remembered.clocks is not None and isinstance(clocks, Known):
+        clocks = Known(remembered.clocks, remembered.at_s)
+    if remembered.oom is not None and isinstance(oom, Known):
+        oom = Known(remembered.oom, remembered.at_s)
+    return dataclasses.replace(facts, disks=tuple(disks), clocks=clocks, oom=oom)

@@ -1,0 +1,92 @@
+"""What is known of a job's run from outside: its records, its last beat, and what its supervisor remembers.
+
+Apart from diagnosing.py, since a host without any run need not import all of it. Refuses to judge and to act.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from watchdog.collectors.beats import see_beat
+from watchdog.collectors.run import read_exit, read_start
+from watchdog.contract import ContractError
+from watchdog.control import request
+from watchdog.core.fact import Absent, Fact, Known, Unknown
+from watchdog.core.facts import BeatFact, Facts, Progress
+from watchdog.core.identity import ProcessId
+from watchdog.errors import ControlError, StateError
+from watchdog.folders import JobFolders, RunFolder
+from watchdog.lookout import OfRun
+from watchdog.opening import read_run_record
+from watchdog.remembered import Remembered, from_record, with_memory
+from watchdog.settings import Settings
+
+_ASK_S = 2.0
+
+
+def of_run(
+    settings: Settings, folders: JobFolders, now_s: float
+) -> tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]:
+    """(what puts the supervisor's memory into a snapshot, what is known of the run, the root of its process tree)."""
+    memory = _remembered(folders)
+    run, root = _run_of(settings, folders, now_s, memory)
+    return (lambda facts: facts if memory is None else with_memory(facts, memory)), run, root
+
+
+def _run_of(
+    settings: Settings, folders: JobFolders, now_s: float, remembered: Remembered | None
+) -> tuple[OfRun, ProcessId | None]:
+    """What is known of the job's run, and the root of its process tree."""
+    try:
+        record = read_run_record(folders.run_record)
+        if record is None:
+            return _no_run("no run was ever launched"), None
+        run = RunFolder(path=Path(record.folder))
+        exit_record = read_exit(run)
+        if exit_record is not None and exit_record.complete:
+            return _no_run(f"run {record.number} is over"), None
+        start = read_start(run)
+    except (OSError, StateError, ContractError) as error:
+        return OfRun(beat=Unknown(str(error)), progress=Unknown(str(error))), None
+    root = None if start is None else start.shim
+    beat = see_beat(run.beat, run_id=record.run_id, now_s=now_s, shim=root)
+    progress = _progress(remembered, record.run_id)
+    blind_s = 0.0 if remembered is None else remembered.blind_s
+    if not isinstance(beat, Known):
+        return OfRun(beat=beat, progress=progress, blind_s=blind_s), root
+    value = beat.value.beat
+    fact = BeatFact(
+        run_id=value.run_id,
+        pid=value.pid,
+        phase=value.phase,
+        age_s=max(0.0, now_s - value.monotonic_s),
+        deadline_s=settings.deadlines.for_phase(value.phase),
+        step=value.step,
+        target_step=value.target_step,
+        alive=beat.value.alive,
+    )
+    return OfRun(beat=Known(fact, now_s), progress=progress, blind_s=blind_s), root
+
+
+def _no_run(why: str) -> OfRun:
+    return OfRun(beat=Absent(why), progress=Absent(why))
+
+
+def _progress(remembered: Remembered | None, run_id: str) -> Fact[Progress]:
+    if remembered is None:
+        return Unknown(f"run {run_id} has no supervisor that remembers its progress; watchdog run adopts it")
+    if remembered.progress is not None and remembered.progress.run_id != run_id:
+        return Unknown(f"the supervisor speaks of run {remembered.progress.run_id}")
+    if remembered.progress is None:
+        return Absent("the run has shown no progress that could be read")
+    return Known(remembered.progress, remembered.at_s)
+
+
+def _remembered(folders: JobFolders) -> Remembered | None:
+    """What the living supervisor remembers; None where there is none, or it does not answer."""
+    with contextlib.suppress(ControlError, OSError, ContractError):
+        answer = request(folders.socket, {"command": "facts"}, _ASK_S)
+        return from_record(answer.get("facts"))
+    return None
