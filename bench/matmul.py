@@ -318,6 +318,8 @@ def _run(chosen: argparse.Namespace, device: str, progress: Callable[[str], None
     enough_s, warm_s, dtype_name = CPU_LONG_ENOUGH_S, 0.05, "fp32"
     budget_bytes: int | None = None
     if on_cuda:
+        if torch.version.cuda is None:  # nothing is wrong with the host: this Python cannot measure a GPU
+            raise NotMeasuredError("no-torch", f"torch {torch.__version__} is built without CUDA")
         torch.cuda.init()
         torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # sums in fp32, as verify assumes

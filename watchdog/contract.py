@@ -358,11 +358,11 @@ def open_regular(path: Path) -> IO[bytes]:
 
     Raises OSError; EINVAL for what is no regular file.
     """
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115  (handed on)
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "no regular file", str(path))
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return os.fdopen(fd, "rb")
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

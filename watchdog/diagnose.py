@@ -27,13 +27,15 @@ __all__ = ["OfRun", "Targets", "diagnose", "needs_of"]
 _PAUSE_S = 0.5
 _MOST_LOOKS = 30
 _FOR_ALL = frozenset({"devices"})  # the catalogue itself asks which device a finding is about
+_FOR_MEASURING = frozenset({"processes", "beat"})  # who must not be disturbed
 
 Measure = Callable[[Facts, tuple[Device, ...]], Fact[tuple[Probe, ...]]]
 
 
 def needs_of(checks: tuple[Check, ...]) -> frozenset[str]:
     """The facts that these checks look at."""
-    return frozenset(need for check in checks for need in check.needs) | _FOR_ALL
+    needs = frozenset(need for check in checks for need in check.needs) | _FOR_ALL
+    return needs | _FOR_MEASURING if "probe" in needs else needs
 
 
 def diagnose(

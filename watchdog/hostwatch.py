@@ -94,7 +94,7 @@ class HostWatch:
     def gates(self, *, lock_intact: bool) -> tuple[Gate, ...]:
         """The conditions for a launch, as they stand now; none while a first answer is still on its way."""
         facts = self.look()
-        if self._lookout.unread("memory", "disk", "driver"):
+        if self.unread("memory", "disk", "driver"):
             return ()
         launchable = (disk for disk in facts.disks if not isinstance(disk, Known) or disk.value.purpose != "windows")
         return (
@@ -103,6 +103,10 @@ class HostWatch:
             *(disk_gate(disk, self._settings.disk.need_bytes) for disk in launchable),
             *device_gate(facts, self.limits, catalogue.judge(facts, self.limits, catalogue.GATING)),
         )
+
+    def unread(self, *collectors: str) -> bool:
+        """A first answer of one of these is still on its way, as of the last look."""
+        return self._lookout.unread(*collectors)
 
     def views(self) -> dict[str, CollectorView]:
         return self._lookout.views()

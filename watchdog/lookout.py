@@ -131,7 +131,7 @@ class Lookout:
         started_s = self._clock.monotonic()
         for name, call in self._calls.items():
             self._runner.start(name, call)
-        self._devices.ask()
+        self._ask_devices()
         # One second more than a child is given: its own word on what hung is worth more than ours.
         answers = {name: self._runner.wait(name, deadline_s + 1.0) for name in self._calls}
         self._devices.wait(max(0.0, deadline_s - (self._clock.monotonic() - started_s)))
@@ -141,8 +141,12 @@ class Lookout:
     def poll(self, run: OfRun) -> Facts:
         """The newest facts, at once; what is due is asked in the background."""
         self._unread.clear()
-        self._devices.ask()
+        self._ask_devices()
         return self._snapshot(self._newest, run)
+
+    def _ask_devices(self) -> None:
+        if self._wants("driver", "devices"):  # else no child is started, and none is waited for
+            self._devices.ask()
 
     def unread(self, *collectors: str) -> bool:
         """A first answer of one of these is still on its way: "memory", "disk", "driver", ...; without any: of all."""

@@ -78,16 +78,15 @@ class ProgressEyes:
             self._runner = Runner(self._clock)  # what is still being read of the run before belongs to nobody
         log, clock = self._log, self._clock
 
-        def read() -> Fact[tuple[ProgressLog, tuple[ProgressPoint, ...]]]:
-            return Known((log, log.read_new(clock.monotonic())), clock.monotonic())
+        def read() -> Fact[tuple[ProgressPoint, ...]]:
+            return Known(log.read_new(clock.monotonic()), clock.monotonic())
 
         polled = self._runner.poll("progress_log", read, every_s=_LOG_EVERY_S, deadline_s=_LOG_DEADLINE_S)
         self._unread = polled.fact.why if isinstance(polled.fact, Unknown) and not polled.unread else ""
         if not isinstance(polled.fact, Known) or polled.fact.at_s == self._taken_s:
             return ()
         self._taken_s = polled.fact.at_s
-        read_from, points = polled.fact.value
-        return points if read_from is log else ()  # the last words of the run before are no words of this one
+        return polled.fact.value
 
 
 def _beat_fact(seen: Seen, run: RunState, policy: Policy) -> Fact[BeatFact]:

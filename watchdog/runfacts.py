@@ -5,14 +5,13 @@ Apart from diagnosing.py, since a host without any run need not import all of it
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.run import read_exit, read_start
 from watchdog.contract import ContractError
-from watchdog.control import request
+from watchdog.control import NoSupervisorError, request
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import BeatFact, Facts, Progress
 from watchdog.core.identity import ProcessId
@@ -32,11 +31,11 @@ def of_run(
     """(what puts the supervisor's memory into a snapshot, what is known of the run, the root of its process tree)."""
     memory = _remembered(folders)
     run, root = _run_of(settings, folders, now_s, memory)
-    return (lambda facts: facts if memory is None else with_memory(facts, memory)), run, root
+    return (lambda facts: facts if isinstance(memory, str) else with_memory(facts, memory)), run, root
 
 
 def _run_of(
-    settings: Settings, folders: JobFolders, now_s: float, remembered: Remembered | None
+    settings: Settings, folders: JobFolders, now_s: float, remembered: Remembered | str
 ) -> tuple[OfRun, ProcessId | None]:
     """What is known of the job's run, and the root of its process tree."""
     try:
@@ -53,7 +52,7 @@ def _run_of(
     root = None if start is None else start.shim
     beat = see_beat(run.beat, run_id=record.run_id, now_s=now_s, shim=root)
     progress = _progress(remembered, record.run_id)
-    blind_s = 0.0 if remembered is None else remembered.blind_s
+    blind_s = 0.0 if isinstance(remembered, str) else remembered.blind_s
     if not isinstance(beat, Known):
         return OfRun(beat=beat, progress=progress, blind_s=blind_s), root
     value = beat.value.beat
@@ -74,9 +73,9 @@ def _no_run(why: str) -> OfRun:
     return OfRun(beat=Absent(why), progress=Absent(why))
 
 
-def _progress(remembered: Remembered | None, run_id: str) -> Fact[Progress]:
-    if remembered is None:
-        return Unknown(f"run {run_id} has no supervisor that remembers its progress; watchdog run adopts it")
+def _progress(remembered: Remembered | str, run_id: str) -> Fact[Progress]:
+    if isinstance(remembered, str):
+        return Unknown(f"the progress of run {run_id} over time is not known: {remembered}")
     if remembered.progress is not None and remembered.progress.run_id != run_id:
         return Unknown(f"the supervisor speaks of run {remembered.progress.run_id}")
     if remembered.progress is None:
@@ -84,9 +83,12 @@ def _progress(remembered: Remembered | None, run_id: str) -> Fact[Progress]:
     return Known(remembered.progress, remembered.at_s)
 
 
-def _remembered(folders: JobFolders) -> Remembered | None:
-    """What the living supervisor remembers; None where there is none, or it does not answer."""
-    with contextlib.suppress(ControlError, OSError, ContractError):
+def _remembered(folders: JobFolders) -> Remembered | str:
+    """What the living supervisor remembers, or why that is not to be had."""
+    try:
         answer = request(folders.socket, {"command": "facts"}, _ASK_S)
         return from_record(answer.get("facts"))
-    return None
+    except NoSupervisorError:
+        return "it has no supervisor that remembers; watchdog run adopts it"
+    except (ControlError, OSError, ContractError) as error:
+        return str(error)

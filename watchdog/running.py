@@ -17,8 +17,6 @@ from typing import Any
 from watchdog.checkpoints.quarantine import archive
 from watchdog.clock import Clock, SystemClock
 from watchdog.contract import ContractError, read_json
-from watchdog.core.facts import Absent, Device, Driver, Fact, Known, Unknown
-from watchdog.core.figures import gib
 from watchdog.core.history import fold
 from watchdog.core.phase import Phase
 from watchdog.core.view import StatusView
@@ -92,7 +90,7 @@ def _supervise(settings: Settings, screen: Screen, *, argv: list[str], new: bool
     server = None if settings.metrics.port == "off" else serve(registry, int(settings.metrics.port))
     try:
         url = None if server is None else server.url
-        introduce(settings, job, screen, clock, url)
+        introduce(settings, job, screen, url)
         job.ledger.events = ()  # they were folded; a long job has many
         policy = policy_from(settings, leave_on_hold=leave_on_hold)
         supervisor = Supervisor(settings, job, policy, clock=clock, screen=screen, metrics=metrics, metrics_url=url)
@@ -146,39 +144,12 @@ def begin_anew(job: OpenJob, clock: Clock, screen: Screen) -> None:
     screen.line("archived", f"what there was now lies in {place}")
 
 
-def introduce(settings: Settings, job: OpenJob, screen: Screen, clock: Clock, url: str | None) -> None:
-    """The first lines: job, folders, host. What is absent is said once."""
-    from watchdog.collectors.devices import DeviceWatch
-    from watchdog.collectors.memory import read_memory
-    from watchdog.collectors.roots import Roots
-    from watchdog.collectors.runner import Runner
-
+def introduce(settings: Settings, job: OpenJob, screen: Screen, url: str | None) -> None:
+    """The first lines: job and folders. The host follows with the first answers, which the loop does not wait for."""
     metrics = f" · metrics {url}" if url else ""
     screen.line("watchdog", f"job {settings.job.name} · state {job.folders.state}{metrics}")
-    runner, roots = Runner(clock), Roots()
-    memory = runner.collect("memory", lambda: read_memory(roots, clock), 2.0)
-    parts = [f"{os.cpu_count()} CPUs"]
-    if isinstance(memory, Known):
-        parts.append(f"{gib(memory.value.available_bytes)} GiB free")
-    else:
-        parts.append("memory cannot be read")
-    with contextlib.closing(DeviceWatch(roots, clock, os.environ)) as watch:
-        watch.start()
-        watch.wait(5.0)
-        parts.append(_introduced(*watch.see()))
-    screen.line("host", " · ".join(parts))
     if settings.config_file is not None:
         screen.line("settings", ", ".join(settings.source))
-
-
-def _introduced(driver: Fact[Driver], devices: Fact[tuple[Device, ...]]) -> str:
-    if isinstance(driver, Absent):
-        return "no NVIDIA driver: GPU checks are absent, not passed"
-    if isinstance(driver, Known) and isinstance(devices, Known) and driver.value.answers:
-        labels = ", ".join(device.label for device in devices.value) or "no devices"
-        return f"NVIDIA driver {driver.value.version}: {labels}"
-    why = driver.why if isinstance(driver, Unknown) else driver.value.error or "it does not answer"
-    return f"NVIDIA driver: {why}"
 
 
 def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusView, code: int) -> None:

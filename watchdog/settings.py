@@ -193,12 +193,21 @@ def _check_together(merged: Values) -> list[str]:
     keys, relaunch = keys_of("relaunch"), merged["relaunch"]
     backoff = relaunch.get("backoff", keys["backoff"].default)
     limit = relaunch.get("backoff_limit", keys["backoff_limit"].default)
-    if limit >= backoff:
-        return []
-    return [
-        f'[relaunch] backoff_limit = "{units.format_duration(limit)}": '
-        f'must be at least backoff, which is "{units.format_duration(backoff)}"'
-    ]
+    problems = []
+    if limit < backoff:
+        problems.append(
+            f'[relaunch] backoff_limit = "{units.format_duration(limit)}": '
+            f'must be at least backoff, which is "{units.format_duration(backoff)}"'
+        )
+    limits = {name: merged["limits"].get(name, key.default) for name, key in keys_of("limits").items()}
+    for name, written in (("disk_full", units.format_duration), ("windows_free", units.format_size)):
+        critical, warning = limits[f"{name}_critical"], limits[f"{name}_warning"]
+        if critical > warning:
+            problems.append(
+                f'[limits] {name}_critical = "{written(critical)}": '
+                f'must be at most {name}_warning, which is "{written(warning)}"'
+            )
+    return problems
 
 
 def _fill_in(merged: Values, environ: Mapping[str, str], here: Place) -> None:

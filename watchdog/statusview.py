@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchdog.core.decide import beat_deadline
-from watchdog.core.facts import Device, Facts, Known, Progress, value_of
+from watchdog.core.facts import Absent, Device, Facts, Known, Progress, Unknown, value_of
+from watchdog.core.figures import gib
 from watchdog.core.findings import Finding, Severity
 from watchdog.core.history import History
 from watchdog.core.pace import Pace
@@ -103,6 +104,27 @@ def make_view(
         metrics_url=metrics_url,
         options=job_options(settings),
     )
+
+
+def host_line(facts: Facts) -> str:
+    """The host in a line, for the screen. What is absent is said once."""
+    import os
+
+    memory = facts.memory
+    free = f"{gib(memory.value.available_bytes)} GiB free" if isinstance(memory, Known) else "memory cannot be read"
+    return f"{os.cpu_count()} CPUs · {free} · {_driver_words(facts)}"
+
+
+def _driver_words(facts: Facts) -> str:
+    driver, devices = facts.driver, facts.devices
+    if isinstance(driver, Absent):
+        return "no NVIDIA driver: GPU checks are absent, not passed"
+    if isinstance(driver, Unknown):
+        return f"NVIDIA driver: {driver.why}"
+    if driver.value.answers and isinstance(devices, Known):
+        labels = ", ".join(device.label for device in devices.value) or "no devices"
+        return f"NVIDIA driver {driver.value.version}: {labels}"
+    return f"NVIDIA driver: {driver.value.error or driver.value.crash or 'it does not answer'}"
 
 
 def _closed_gates(seen: Seen | None) -> str | None:

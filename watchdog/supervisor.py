@@ -57,12 +57,13 @@ from watchdog.render_facts import finding_record
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.signalling import Signaller
-from watchdog.statusview import label_of, make_view
+from watchdog.statusview import host_line, label_of, make_view
 from watchdog.tidying import move_refused
 
 PR_SET_CHILD_SUBREAPER = 36
 # Below this an interruption is the ordinary noise of a busy host, however short the period.
 GAP_LEAST_S = 2.0
+_NO_FIGURES = str.maketrans("", "", "0123456789.")
 _QUIET_KINDS = frozenset({"run_beats"})  # for a restart, not for people
 _SOCKET_EVERY_S = 5.0
 
@@ -136,6 +137,7 @@ class Supervisor:
         self._orphans_come_to_us = False
         self._pace = Pace()
         self._gates: tuple[Gate, ...] = ()
+        self._said_host = False
         self._said_gate = ""
         self._said_trouble = ""
         self._exit_code: int | None = None
@@ -157,7 +159,7 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until there is a reason to leave."""
         self._listener.listen_to_signals()
-        if not become_subreaper():
+        if not become_subreaper():  # before the first look, which has children of its own
             self._note("orphans_unproven", "orphans may be given to this process by others: only their marks are proof")
         else:
             self._orphans_come_to_us = True
@@ -285,6 +287,9 @@ class Supervisor:
         self._take_results()
         trouble, self._trouble = self._trouble, None
         self._gates = self._host.gates(lock_intact=self._job.lock.intact)
+        if not self._said_host and not self._host.unread("memory", "driver"):
+            self._said_host = True
+            self._screen.line("host", host_line(self._host.facts))
         seen = Seen(
             now_s=now_s,
             gap=gap,
@@ -439,8 +444,8 @@ class Supervisor:
             self._metrics.publish(view)
         if plan.rule == "gate closed" and seen.gates:
             words = "; ".join(gate.words for gate in seen.gates if not gate.open)
-            if words != self._said_gate:
-                self._said_gate = words
+            if (told := words.translate(_NO_FIGURES)) != self._said_gate:  # figures that grow are no news
+                self._said_gate = told
                 self._screen.line("gate", f"closed: {words}")
         if plan.rule == "works on in the background" and self._said_gate != plan.rule:
             self._said_gate = plan.rule

@@ -13,15 +13,16 @@ import jsonschema
 import msgspec
 import pytest
 
-from tests.unit.checks.host import gpu, host
+from tests.unit.checks.ghosts import NO_RUN, ghost_gpu
+from tests.unit.checks.host import UUID, gpu, host
 from watchdog import checks, render_faults, render_schema, settings_limits
 from watchdog.checks import xid_table
-from watchdog.checks.catalogue import CATALOGUE, GATES, GATING, Check, absent, judge
-from watchdog.core.facts import Absent, Fact, Facts, Unknown
+from watchdog.checks.catalogue import CATALOGUE, GATES, GATING, TOLD_BY, Check, absent, judge
+from watchdog.core.facts import Absent, Fact, Facts, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
 
-NO_CHECKS = {"catalogue", "contradiction", "figures", "xid_table"}
+NO_CHECKS = {"catalogue", "contradiction", "figures", "owners", "xid_table"}
 MODULES = sorted(name for _, name, _ in pkgutil.iter_modules(checks.__path__) if name not in NO_CHECKS)
 FIELDS = {field.name for field in dataclasses.fields(Facts)} - {"at_s", "wall_s", "blind_s"}
 LIMITS = {field.name for field in dataclasses.fields(Limits)}
@@ -99,6 +100,32 @@ def test_a_device_that_the_job_does_not_name_is_never_critical() -> None:
         found = [each for each in judge(lost, Limits(devices=devices)) if each.check == "gpu-lost"]
         assert max(each.severity for each in found) is Severity.WARNING
         assert "this job does not use the device" in [line for each in found for line in each.evidence]
+
+
+def test_a_device_without_a_uuid_may_be_the_jobs() -> None:
+    nameless = gpu(uuid="no UUID, index 0", lost_code=15)
+    lost = host(devices=(nameless, gpu(uuid="GPU-other", index=1)))
+    for devices, severity in ((("GPU-3f1c",), Severity.CRITICAL), (("GPU-other",), Severity.WARNING)):
+        found = [each for each in judge(lost, Limits(devices=devices)) if each.check == "gpu-lost"]
+        assert max(each.severity for each in found) is severity
+
+
+def test_a_ghost_explains_a_slow_probe_and_nothing_else_does() -> None:
+    slow = Probe(
+        device=UUID, name="", tflops=0.6, dtype="bf16", size=8192, seconds=1.0, correct=True, worst_error=0.0,
+        baseline_tflops=None, baseline_count=0,
+    )  # fmt: skip
+    haunted = host(devices=(ghost_gpu(),), probe=(slow,), **NO_RUN)
+
+    def told(facts: Facts, **limits: Any) -> list[str]:
+        found = judge(facts, Limits(**limits))
+        return [each.check for each in found if each.severity is Severity.CRITICAL]
+
+    assert told(haunted) == ["ghost-context"]
+    assert told(haunted, devices=()) == []
+    assert told(haunted, off=frozenset({"ghost-context"})) == ["compute-floor"]
+    assert told(host(probe=(slow,), **NO_RUN)) == ["compute-floor"]
+    assert set(TOLD_BY) | set(TOLD_BY.values()) <= {check.name for check in CATALOGUE}
 
 
 def test_the_gates_are_checks_that_can_be_critical() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,28 @@ def told(finding: Finding) -> tuple[str, str]:
     return finding.check, finding.severity.name.lower()
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_findings_are_exactly_those(path: Path, tmp_path: Path) -> None:
-    world = World(path, tmp_path)
-    outcome = world.look()
-    wanted = sorted((each["check"], each["severity"]) for each in world.expect["findings"])
-    assert sorted(map(told, outcome.loud)) == wanted, "\n".join(
-        f"{told(finding)}: {finding.subject} · {finding.reason} {finding.evidence}" for finding in outcome.loud
+def they_are(expected: list[dict[str, str]], findings: Sequence[Finding]) -> None:
+    """All that is loud in one look, and nothing else."""
+    loud = [finding for finding in findings if finding.severity is not Severity.OK]
+    wanted = sorted((each["check"], each["severity"]) for each in expected)
+    assert sorted(map(told, loud)) == wanted, "\n".join(
+        f"{told(finding)}: {finding.subject} · {finding.reason} {finding.evidence}" for finding in loud
     )
-    for each in world.expect["findings"]:
-        fitting = [finding for finding in outcome.loud if told(finding) == (each["check"], each["severity"])]
+    for each in expected:
+        fitting = [finding for finding in loud if told(finding) == (each["check"], each["severity"])]
         if "remedy" in each:
             assert any(finding.remedy.name.lower() == each["remedy"] for finding in fitting), fitting
         if "subject" in each:
             assert any(each["subject"] in finding.subject for finding in fitting), fitting
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_findings_are_exactly_those(path: Path, tmp_path: Path) -> None:
+    world = World(path, tmp_path)
+    outcome = world.look()
+    they_are(world.expect["findings"], outcome.findings)
+    for earlier in world.expect.get("at", []):
+        they_are(earlier["findings"], outcome.each[earlier["look"] - 1])
     words = "\n".join(f"{finding.reason}\n{finding.cause}\n" + "\n".join(finding.evidence) for finding in outcome.loud)
     for part in world.expect.get("says", []):
         assert part in words, words

@@ -117,4 +117,4 @@ def test_the_check_for_a_gpu_host_can_say_what_it_would_do(repository: Path) -> 
     """Its dry form needs no GPU; where there is one it is not touched."""
     done = subprocess.run([repository / "tests/gpu/run", "--dry"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert "watchdog diagnose --json" in done.stdout or "without --dry" in done.stdout
+    assert "watchdog probe" in done.stdout or "without --dry" in done.stdout

@@ -58,7 +58,8 @@ def test_run_dry_nobody_is_touched(sleeper: subprocess.Popen[bytes]) -> None:
         assert signal_process(identity(sleeper.pid), number, dry_run=True) is Sent.DRY
     process = read_process(sleeper.pid)
     assert process is not None
-    assert process.state == "S"
+    assert process.living
+    assert process.state != "T"  # it may be running or asleep: on a busy host it has not even begun to sleep
 
 
 @pytest.mark.parametrize("shift", [-1, 1, 100])

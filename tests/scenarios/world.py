@@ -8,6 +8,7 @@ error and no quiet pass.
     title = "one line"
     wsl = false                       # true: kernel, namespaces, nodes and library as under WSL2
     container = false                 # true: a pid namespace of its own, and no kernel log
+    hidepid = false                   # true: /proc shows us our own processes only, so process 1 is not there
     looks = 6                         # looks in all, `every_s` apart on the told clock
     every_s = 1.0
     deadline_s = 5.0                  # real seconds that a look waits for the driver
@@ -26,6 +27,7 @@ error and no quiet pass.
     beat = { phase = "train", age_s = 0.5, step = 420, ... }            # fields of BeatFact, sensible defaults
     progress = { stands_s = 0.8, heard_s = 0.8, ... }                   # see `_progress`; or "none"
     [[disk]], [[lock]]                # facts that replace the looked-at ones: fields of Disk and Lock
+                                      # without a [[disk]] the looked-at ones have 200 of 500 GiB free, always
                                       # free_inodes = "none": not counted
     [[probe]]                         # fields of Probe
     [clocks], [oom], [pressure]       # facts that replace the looked-at ones; [clocks] jumps = [{kind=..., ...}]
@@ -48,6 +50,9 @@ error and no quiet pass.
                                       # ALL findings that are unknown, warning or critical; remedy, subject optional
     near = ["lost-pid"]               # checks for which this is a near miss: they must say nothing loud here
     says = ["part of a reason or evidence", ...]
+    [[expect.at]]                     # what an earlier look must have said, as in `findings` above
+    look = 4
+    findings = []
 """
 
 from __future__ import annotations
@@ -64,10 +69,10 @@ from tests.fakes.nvml import standin
 from tests.unit.checks import host as healthy
 from watchdog.checks import catalogue
 from watchdog.collectors.roots import Roots
-from watchdog.core.facts import Absent, Clocks, Facts, Jump, Known, OomKills, Pressure, Probe, Unknown
+from watchdog.core.facts import Absent, Clocks, Disk, Fact, Facts, Jump, Known, OomKills, Pressure, Probe, Unknown
 from watchdog.core.findings import Finding, Severity
 from watchdog.core.identity import ProcessId
-from watchdog.core.limits import Limits
+from watchdog.core.limits import GIB, Limits
 from watchdog.lookout import Lookout, OfRun, Targets
 
 FOLDER = Path(__file__).parent
@@ -75,8 +80,8 @@ BOOT_ID = "5b1f7a4c-6f0e-4d57-9d0a-3c1f0e9a7b21"
 START_S = 10_000.0
 _KEYS = frozenset(
     (
-        *("title", "wsl", "container", "looks", "every_s", "deadline_s", "missing", "nvml", "nodes", "files"),
-        *("process", "kernel"),
+        *("title", "wsl", "container", "hidepid", "looks", "every_s", "deadline_s"),
+        *("missing", "nvml", "nodes", "files", "process", "kernel"),
         *("job", "run", "disk", "lock", "probe", "clocks", "oom", "pressure", "blind_s", "unknown", "then", "expect"),
     )
 )
@@ -170,7 +175,8 @@ class World:
             self._write(name, text)
         (self.root / "proc/self/ns").mkdir(parents=True)
         (self.root / "proc/self/ns/pid").symlink_to(f"pid:[{namespace}]")
-        self._write_process({"pid": 1, "ppid": 0, "command": "systemd", "start": 1})
+        if not self.told.get("hidepid", False):
+            self._write_process({"pid": 1, "ppid": 0, "command": "systemd", "start": 1})
         for process in self.told.get("process", []):
             self._write_process(process)
         for line in self.told.get("kernel", []):
@@ -342,6 +348,8 @@ class World:
                     disk["free_inodes"] = None
                 disk["earlier"] = tuple((now_s - float(age_s), int(free)) for age_s, free in earlier)
             changes["disks"] = tuple(Known(healthy.disk(**disk), now_s) for disk in disks)
+        else:  # how full this machine is must not be told as the scenario's
+            changes["disks"] = tuple(map(_roomy, facts.disks))
         if "lock" in self.told:
             changes["locks"] = tuple(Known(healthy.lock(**_lock(lock)), now_s) for lock in self.told["lock"])
         if "clocks" in self.told:
@@ -359,6 +367,13 @@ class World:
         for name, why in self.told.get("unknown", {}).items():
             changes[name] = (Unknown(why),) if name in ("disks", "locks") else Unknown(why)
         return dataclasses.replace(facts, **changes)
+
+
+def _roomy(fact: Fact[Disk]) -> Fact[Disk]:
+    if not isinstance(fact, Known):
+        return fact
+    room = {"free_bytes": 200 * GIB, "total_bytes": 500 * GIB, "free_inodes": 30_000_000}
+    return dataclasses.replace(fact, value=dataclasses.replace(fact.value, **room, earlier=()))
 
 
 def _limits(told: Mapping[str, Any]) -> Limits:

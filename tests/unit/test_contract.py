@@ -279,3 +279,14 @@ def test_a_copy_of_the_file_alone_is_a_full_citizen(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"], check=True
     )
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_regular_file_is_refused_by_its_name_and_left_closed(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="no regular file") as caught:
+        contract.open_regular(path)
+    assert caught.value.filename == str(path)
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -159,7 +159,7 @@ def test_an_unreadable_proc_is_unknown_and_no_traceback(tmp_path: Path) -> None:
 
 def test_it_looks_again_where_one_look_proves_nothing(tmp_path: Path) -> None:
     """And no more often than a check wants it."""
-    ghost = World(Path(__file__).parents[1] / "scenarios/ghost_3060.toml", tmp_path)
+    ghost = World(Path(__file__).parents[1] / "scenarios/ghost_diary.toml", tmp_path)
 
     def seen(names: tuple[str, ...]) -> tuple[Diagnosis, float]:
         started_s = ghost.clock.now_s

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from watchdog import metrics_server
 from watchdog.core.causes import Cause
-from watchdog.core.view import CollectorView, RunView, StatusView
+from watchdog.core.view import CollectorView, DeviceView, FindingView, RunView, StatusView
 from watchdog.errors import SettingsError
 from watchdog.metrics import Metrics, Server, serve, table
 
@@ -153,6 +153,68 @@ def test_a_loss_that_is_no_number_is_exported_as_it_is(server: Server, metrics: 
     metrics.publish(dataclasses.replace(VIEW, run=dataclasses.replace(RUN, loss=loss)))
     found = parse(scrape(server))[("watchdog_loss", ())]
     assert found == loss or (math.isnan(found) and math.isnan(loss))
+
+
+HOT = FindingView(check="thermal", severity="critical", subject="a card", reason="91 C", next="look at fans")
+CARD = DeviceView(
+    uuid="GPU-1",
+    name="a card",
+    power_watts=151.5,
+    power_limit_watts=170.0,
+    utilization_ratio=0.97,
+    memory_used_bytes=10 * 1024**3,
+    memory_total_bytes=12 * 1024**3,
+    temperature_celsius=71.0,
+    sm_clock_hertz=1.837e9,
+    xids={"79": 2, "13": 1},
+)
+
+
+def test_devices_and_their_xids(server: Server, metrics: Metrics) -> None:
+    silent = DeviceView(uuid="GPU-2", name="", utilization_ratio=0.0)
+    metrics.publish(dataclasses.replace(VIEW, devices=(CARD, silent), driver_silent_s=0.0))
+    samples = parse(scrape(server))
+    expected = {
+        "power_watts": 151.5,
+        "power_limit_watts": 170.0,
+        "utilization_ratio": 0.97,
+        "memory_used_bytes": 10.0 * 1024**3,
+        "memory_total_bytes": 12.0 * 1024**3,
+        "temperature_celsius": 71.0,
+        "sm_clock_hertz": 1.837e9,
+    }
+    first = (("name", "a card"), ("uuid", "GPU-1"))
+    assert {name: samples[(f"watchdog_gpu_{name}", first)] for name in expected} == expected
+    assert samples[("watchdog_gpu_xids_total", (*first, ("xid", "79")))] == 2
+    assert samples[("watchdog_gpu_xids_total", (*first, ("xid", "13")))] == 1
+    assert samples[("watchdog_driver_silent_seconds", ())] == 0
+    second = {name for name, labels in samples if dict(labels).get("uuid") == "GPU-2"}
+    assert second == {"watchdog_gpu_utilization_ratio"}, "a real zero is a value, what is not known has no series"
+
+
+def test_without_devices_and_driver_there_are_no_such_series(server: Server, metrics: Metrics) -> None:
+    metrics.publish(VIEW)
+    assert not [name for name, _ in parse(scrape(server)) if "gpu" in name or "driver" in name or "finding" in name]
+
+
+def test_findings_that_stand_are_one_series_each(server: Server, metrics: Metrics) -> None:
+    other = dataclasses.replace(HOT, severity="warning", subject="two")
+    again = dataclasses.replace(HOT, reason="92 C")
+    metrics.publish(dataclasses.replace(VIEW, findings=(HOT, other, again)))
+    text = scrape(server)
+    assert text.count("watchdog_finding{") == 2, "of two alike, Prometheus would refuse the whole scrape"
+    samples = parse(text)
+    for subject, severity in (("a card", "critical"), ("two", "warning")):
+        labels = (("check", "thermal"), ("severity", severity), ("subject", subject))
+        assert samples[("watchdog_finding", labels)] == 1
+
+
+@pytest.mark.parametrize("subject", ["/srv/\udcff", 'a "b" \\ c', "two\nlines", "\x1b[31m"])
+def test_whatever_a_subject_is_called_it_can_be_scraped(server: Server, metrics: Metrics, subject: str) -> None:
+    metrics.publish(dataclasses.replace(VIEW, findings=(dataclasses.replace(HOT, subject=subject),)))
+    samples = parse(scrape(server))
+    ((_, labels),) = [key for key in samples if key[0] == "watchdog_finding"]
+    assert dict(labels)["subject"] == subject.encode("utf-8", "backslashreplace").decode()
 
 
 def test_before_the_first_view_there_is_only_the_build(server: Server) -> None:

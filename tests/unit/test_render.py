@@ -8,7 +8,8 @@ import math
 
 import pytest
 
-from watchdog.core.view import CollectorView, RunView, StatusView
+from watchdog.contract import ContractError
+from watchdog.core.view import CollectorView, DeviceView, FindingView, RunView, StatusView
 from watchdog.render import (
     bar,
     count,
@@ -120,6 +121,78 @@ def test_a_view_survives_json(loss: float | None) -> None:
         assert math.isnan(again.run.loss)
     else:
         assert again == view
+
+
+HOT = FindingView(check="thermal", severity="critical", subject="a card", reason="91 C for 30 s", next="look at fans")
+CARD = DeviceView(uuid="GPU-1", name="a card", power_watts=151.0, memory_used_bytes=7, xids={"79": 2})
+WATCHED = dataclasses.replace(
+    VIEW,
+    findings=(HOT, dataclasses.replace(HOT, severity="warning", check="pcie", next="look at the slot")),
+    devices=(CARD, DeviceView(uuid="GPU-2", name="")),
+    driver_silent_s=3.5,
+)
+
+
+def through_json(view: StatusView) -> StatusView:
+    return view_from_record(json.loads(json.dumps(status_record(view), allow_nan=False)))
+
+
+def test_a_finding_has_a_line_with_its_figures_and_one_with_what_to_do() -> None:
+    lines = status_lines(WATCHED)
+    at = lines.index("CRITICAL    a card · thermal · 91 C for 30 s")
+    assert lines[at + 1] == "            next: look at fans"
+    assert lines[at + 2].startswith("WARNING     a card · pcie · ")
+    assert not [line for line in status_lines(VIEW) if "next" in line]
+
+
+def test_what_a_process_calls_itself_reaches_no_terminal_as_it_is() -> None:
+    evil = dataclasses.replace(HOT, subject="pid 7 \x1b]0;owned\a", reason="by\n\udcff\u202eé")
+    lines = status_lines(dataclasses.replace(VIEW, findings=(evil,)))
+    assert all(line.isprintable() for line in lines)
+    assert r"CRITICAL    pid 7 \x1b]0;owned\x07 · thermal · by\n\udcff\u202eé" in lines
+
+
+def test_findings_devices_and_collectors_survive_json() -> None:
+    assert through_json(WATCHED) == WATCHED
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_device_with_a_number_that_is_none_survives_json(number: float) -> None:
+    odd = dataclasses.replace(CARD, power_watts=number, temperature_celsius=number)
+    (again,) = through_json(dataclasses.replace(VIEW, devices=(odd,))).devices
+    for found in (again.power_watts, again.temperature_celsius):
+        assert isinstance(found, float)
+        assert found == number or (math.isnan(number) and math.isnan(found))
+
+
+def test_a_supervisor_of_another_version_may_say_more_and_less() -> None:
+    record = json.loads(json.dumps(status_record(WATCHED)))
+    for part in (record, record["run"], record["devices"][0], record["findings"][0], record["collectors"]["memory"]):
+        part["news"] = 7
+    assert view_from_record(record) == WATCHED
+    for name in ("devices", "findings", "collectors", "driver_silent_s"):
+        del record[name]
+    assert view_from_record(record) == dataclasses.replace(VIEW, collectors={})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"devices": 7},
+        {"devices": [7]},
+        {"devices": [{"name": "no uuid"}]},
+        {"devices": [{"uuid": "GPU-1", "name": "", "power_watts": "much"}]},
+        {"findings": [{"check": "thermal"}]},
+        {"collectors": []},
+        {"collectors": {"memory": None}},
+        {"run": {"number": 3}},
+        {"since_wall_s": "yesterday"},
+    ],
+    ids=str,
+)
+def test_what_is_no_view_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises((AttributeError, TypeError, KeyError, ValueError, ContractError)):
+        view_from_record(status_record(WATCHED) | changes)
 
 
 def test_the_summary_without_a_word_of_the_trainer_says_only_what_was_verified() -> None:

@@ -288,6 +288,28 @@ def test_a_job_table_is_not_renamed(load: Load) -> None:
     assert "built-in" in problems(lambda: load('[jobs.default]\ncommand = ["x"]'))[0]
 
 
+@pytest.mark.parametrize("progress", ["auto", "off", "nanogpt", r"at (?P<step>\d+) of"])
+def test_where_progress_is_read_from(load: Load, progress: str) -> None:
+    assert load(f"[job]\nprogress = '{progress}'").job.progress == progress
+
+
+def test_memory_need_auto_depends_on_whose_command_it_is(load: Load) -> None:
+    """None: 1 GiB, or 3 where it may use a GPU. The environment can undo a number of the file."""
+    auto = '[memory]\nneed = "auto"\n'
+    assert load(auto).memory.need_bytes == 1024**3
+    assert load(auto + '[job]\ncommand = ["x"]').memory.need_bytes is None
+    assert load(auto, command=["x"]).memory.need_bytes is None
+    environ = {"GPUHOST_WATCHDOG_MEMORY__NEED": "auto"}
+    assert load('[memory]\nneed = "7GiB"\n[job]\ncommand = ["x"]', environ=environ).memory.need_bytes is None
+
+
+def test_checks_and_limits(load: Load) -> None:
+    toml = '[checks]\noff = ["pcie"]\nxid = { 43 = "ignore" }\n[limits]\nlooks = 7\ndriver_hung = "2m"\n'
+    loaded = load(toml)
+    assert (loaded.checks.off, loaded.checks.xid) == (("pcie",), {"43": "ignore"})
+    assert (loaded.limits.looks, loaded.limits.driver_hung_s) == (7, 120.0)
+
+
 def test_devices_are_written_by_index_or_uuid(load: Load) -> None:
     assert load('[job]\ndevices = [0, "1", "GPU-3f1c"]').job.devices == ("0", "1", "GPU-3f1c")
     assert load('[job]\ndevices = "all"').job.devices == "all"
@@ -334,6 +356,31 @@ def test_devices_are_written_by_index_or_uuid(load: Load) -> None:
         ('[job]\nenvironment = { GPUHOST_WATCHDOG_JOB = "x" }', ["set by the supervisor"]),
         ('[job]\ncheckpoints = ""', ["checkpoints", "must be a path"]),
         ('[job]\ncheckpoints = "~other/x"', ["checkpoints", "must be a path"]),
+        ('[checks]\noff = ["pci"]', ["[checks] off", "there is no check 'pci'", "watchdog diagnose --list"]),
+        ('[checks]\noff = "pcie"', ['off = "pcie"', "list of names"]),
+        ("[checks]\nof = []", ["[checks] of = []: unknown key; did you mean off?"]),
+        ('[checks]\nxid = { x79 = "ignore" }', ["'x79' is no Xid number", "restart, log, reset"]),
+        ('[checks]\nxid = { 12345 = "ignore" }', ["'12345' is no Xid number"]),
+        ('[checks]\nxid = { "" = "ignore" }', ["'' is no Xid number"]),
+        ('[checks]\nxid = { "²" = "ignore" }', ["'²' is no Xid number"]),
+        ('[checks]\nxid = { 79 = "dance" }', ["'dance' is no action", "ignore"]),
+        ("[checks]\nxid = { 79 = 3 }", ["xid = { 79 = 3 }", "a table such as"]),
+        ("[checks]\nxid = [79]", ["xid = [79]", "a table such as"]),
+        ("[limits]\nlooks = 0", ["[limits] looks = 0: must be a whole number from 1 to 30"]),
+        ("[limits]\nlooks = 2.5", ["looks = 2.5", "whole number"]),
+        ("[limits]\nbusy_percent = 101", ["busy_percent = 101", "1 to 100"]),
+        ("[limits]\ncompute_baseline_fraction = 0", ["compute_baseline_fraction = 0", "0.01 to 1"]),
+        ("[limits]\ncompute_baseline_fraction = 1.1", ["1.1", "0.01 to 1"]),
+        ("[limits]\ncompute_floor_tflops = nan", ["compute_floor_tflops = nan", "0 to 10000"]),
+        ('[limits]\ndriver_hung = "0s"', ['driver_hung = "0s"', "from 1s to 30d"]),
+        ('[limits]\nunowned_memory = "-1GiB"', ["unowned_memory", "size"]),
+        ("[limits]\nlok = 3", ["[limits] lok = 3: unknown key; did you mean looks?"]),
+        ('[job]\nprogress = "step ("', ["[job] progress", "is no regular expression"]),
+        ('[job]\nprogress = "step [0-9]+"', ["has no group named step, loss or tokens"]),
+        ('[job]\nprogress = "(?P<stp>[0-9]+)"', ["names the group 'stp'"]),
+        ('[job]\nprogress = "hugginface"', ["no ready pattern is called 'hugginface'", "huggingface"]),
+        ("[job]\nprogress = 3", ["progress = 3", "must be one of these words"]),
+        ('[memory]\nneed = "Auto"', ['need = "Auto"', '"auto"']),
         ('[relaunch]\nbackoff = "1h"', ["backoff_limit", "at least backoff", '"1h"']),
         ("[jobs.a]\ncommandd = 1", ["[jobs.a] commandd = 1: unknown key; did you mean command?"]),
         ("[jobs.a.memory]\nneed = -1", ["[jobs.a.memory] need = -1"]),

@@ -6,13 +6,22 @@ import dataclasses
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from tests.unit.checks.host import UUID, gpu, host, points, progress
+from tests.unit.core.world import make_beat, make_policy, make_run
+from watchdog.collectors.run import RunWatch
+from watchdog.core.facts import Absent, Device, Driver, Facts, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.history import Event, fold
 from watchdog.core.phase import Phase
+from watchdog.core.seen import Seen, Shim
 from watchdog.core.state import State
+from watchdog.core.view import CollectorView, DeviceView, FindingView, RunView, StatusView
+from watchdog.folders import RunFolder
+from watchdog.hostwatch import HostWatch
 from watchdog.opening import OpenJob
 from watchdog.places import folders_of
 from watchdog.settings import load
@@ -65,3 +74,115 @@ def test_a_view_without_a_run() -> None:
     assert make_view(settings, job, state, fold([early]), Clock()).checkpoint_age_s == 0.0
     nothing = make_view(settings, job, state, fold([]), Clock())
     assert (nothing.checkpoint_step, nothing.checkpoint_age_s) == (None, None)
+
+
+# --- the host beside it -------------------------------------------------------------------------------------
+MEMORY = CollectorView(duration_s=0.1, success=True, last_success_wall_s=1.0)
+
+
+def view_of(facts: Facts, *findings: Finding) -> StatusView:
+    settings = load(environ={}, home=Path("/home/none"), cwd=Path("/home/none"), command=["true"], job="x")
+    job = cast(OpenJob, SimpleNamespace(folders=folders_of(settings)))
+    watch = SimpleNamespace(facts=facts, findings=findings, memory_need_bytes=7, views=lambda: {"memory": MEMORY})
+    state = State(phase=Phase.GATING, since_s=40.0)
+    return make_view(settings, job, state, fold([]), Clock(), host=cast(HostWatch, watch))
+
+
+def device_view(**changes: Any) -> DeviceView:
+    (found,) = view_of(host(devices=(gpu(**changes),))).devices
+    return found
+
+
+def test_findings_are_shown_from_a_warning_on_and_the_worst_first() -> None:
+    warning, critical = (
+        Finding(check="ecc", severity=severity, subject="card", reason=f"is {severity.name}", remedy=Remedy.REPLACE)
+        for severity in (Severity.WARNING, Severity.CRITICAL)
+    )
+    view = view_of(host(), fine("memory", "memory", "20 GiB"), unknown("xid", "xid", "?"), warning, critical)
+    assert view.findings == (
+        FindingView(check="ecc", severity="critical", subject="card", reason="is CRITICAL", next=Remedy.REPLACE.value),
+        FindingView(check="ecc", severity="warning", subject="card", reason="is WARNING", next=Remedy.REPLACE.value),
+    )
+
+
+def test_what_the_host_shows() -> None:
+    view = view_of(host())
+    assert (view.memory_available_bytes, view.memory_need_bytes) == (20 * 1024**3, 7)
+    assert view.collectors == {"memory": MEMORY}
+    assert view.driver_silent_s == 0.0
+    assert view_of(host(memory=Unknown("hangs"))).memory_available_bytes is None
+
+
+def test_a_device_as_it_was_sampled_last() -> None:
+    assert device_view(xid_counts={79: 2}) == DeviceView(
+        uuid=UUID,
+        name="NVIDIA GeForce RTX 3060",
+        power_watts=151.0,
+        power_limit_watts=170.0,
+        utilization_ratio=0.97,
+        memory_used_bytes=10 * 1024**3,
+        memory_total_bytes=12 * 1024**3,
+        temperature_celsius=71,
+        sm_clock_hertz=1837e6,
+        xids={"79": 2},
+    )
+
+
+@pytest.mark.parametrize("fact", [Unknown("code 999"), Absent("N/A")], ids=str)
+def test_what_a_device_does_not_say_is_none_and_never_nought(fact: Any) -> None:
+    of_sample = ("power_watts", "utilization_percent", "memory_used_bytes", "temperature_celsius", "sm_clock_mhz")
+    of_device = ("name", "power_limit_watts", "memory_total_bytes", "xid_counts")
+    found = device_view(**dict.fromkeys((*of_sample, *of_device), fact))
+    assert found == DeviceView(uuid=UUID, name="")
+    idle = device_view(utilization_percent=0, power_watts=0.0, sm_clock_mhz=0)
+    assert (idle.utilization_ratio, idle.power_watts, idle.sm_clock_hertz) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("driver", "devices", "silent_s", "count"),
+    [
+        (Absent("no driver"), Absent("no driver"), None, 0),
+        (Unknown("nonsense"), Unknown("nonsense"), None, 0),
+        (Driver(version="560", silent_s=33.0), Unknown("hangs"), 33.0, 0),
+        (Driver(version="560"), (gpu(), gpu(uuid="GPU-2", index=1)), 0.0, 2),
+    ],
+)
+def test_a_driver_that_is_silent_says_how_long(
+    driver: Any, devices: tuple[Device, ...], silent_s: float | None, count: int
+) -> None:
+    view = view_of(host(driver=driver, devices=devices))
+    assert (view.driver_silent_s, len(view.devices)) == (silent_s, count)
+
+
+# --- the run ------------------------------------------------------------------------------------------------
+def run_view(seen: Seen, *, printed: bool = True) -> RunView:
+    settings = load(environ={}, home=Path("/home/none"), cwd=Path("/home/none"), command=["true"], job="x")
+    job = cast(OpenJob, SimpleNamespace(folders=folders_of(settings)))
+    record = SimpleNamespace(started_wall_s=990.0, run_id="1-a")
+    watch = SimpleNamespace(start=None, record=record, adopted=False, folder=RunFolder(path=Path("/r")))
+    view = make_view(
+        settings, job, State(phase=Phase.RUNNING, since_s=40.0, run=make_run()), fold([]), Clock(),
+        seen=seen, watch=cast(RunWatch, watch), policy=make_policy(),
+        progress=progress(points=points(3, gradient_norm=1.5)) if printed else None,
+    )  # fmt: skip
+    assert view.run is not None
+    return view.run
+
+
+def test_without_beats_the_run_shows_what_it_prints() -> None:
+    newest = points(3)[-1]
+    run = run_view(Seen(now_s=50.0, shim=Shim.ALIVE))
+    assert (run.step, run.tokens, run.loss, run.gradient_norm) == (newest.step, newest.tokens, newest.loss, 1.5)
+    assert (run.phase, run.target_step, run.learning_rate, run.beat_age_s, run.beat_pid) == (None,) * 5
+    assert run_view(Seen(now_s=50.0, shim=Shim.ALIVE), printed=False).step is None
+
+
+def test_a_beat_is_believed_before_what_is_printed() -> None:
+    run = run_view(Seen(now_s=50.0, shim=Shim.ALIVE, beat=make_beat(48.0, step=5, loss=2.5)))
+    assert (run.step, run.loss, run.tokens, run.gradient_norm) == (5, 2.5, None, None)
+    assert (run.phase, run.beat_age_s, run.beat_pid) == ("train", 2.0, 501)
+
+
+def test_a_beat_of_another_run_is_none_of_this() -> None:
+    run = run_view(Seen(now_s=50.0, shim=Shim.ALIVE, beat=make_beat(48.0, run_id="0-z", step=5)), printed=False)
+    assert (run.step, run.phase, run.beat_age_s) == (None, None, None)

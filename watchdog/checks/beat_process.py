@@ -1,4 +1,4 @@
-"""The process that beat is still there.
+"""The process that made the last beat is gone.
 
 Proves: the process that made the last beat is gone, by pid and start time, although its run did not say that it was
 finished. The beats may look fresh for as long as their deadline, so this is seen first.

@@ -65,7 +65,7 @@ from watchdog.checks import (
 )
 from watchdog.core.facts import Absent, Device, Facts, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, unknown
-from watchdog.core.limits import Limits, names
+from watchdog.core.limits import Limits, may_name
 
 
 class Judge(Protocol):
@@ -182,8 +182,13 @@ GATES = frozenset(
 GATING: tuple[Check, ...] = tuple(check for check in CATALOGUE if check.name in GATES)
 
 
+# A critical finding of the second about a device explains what the first finds there: one fault, one next step.
+# `watchdog probe` asks the first alone, and is told.
+TOLD_BY = {"compute-floor": "ghost-context"}
+
+
 def judge(facts: Facts, limits: Limits, checks: tuple[Check, ...] = CATALOGUE) -> tuple[Finding, ...]:
-    """All findings, in the order of the list; a check that is switched off says nothing."""
+    """All findings, in the order of the list; a check that is switched off says nothing, nor what TOLD_BY explains."""
     findings: list[Finding] = []
     devices = {device.uuid: device for device in value_of(facts.devices) or ()}
     for check in checks:
@@ -194,8 +199,13 @@ def judge(facts: Facts, limits: Limits, checks: tuple[Check, ...] = CATALOGUE) -
         except Exception as error:  # a bug of ours: it must be heard, and cost only itself
             found = unknown(check.name, check.name, f"the check itself failed: {type(error).__name__}: {error}")
         for finding in found if isinstance(found, tuple) else (found,):
-            findings.append(_weighed(finding, devices, limits))
-    return tuple(findings)
+            findings.append(finding)
+    told = {(each.check, each.device) for each in findings if each.severity is Severity.CRITICAL}
+    return tuple(
+        _weighed(finding, devices, limits)
+        for finding in findings
+        if finding.severity < Severity.WARNING or (TOLD_BY.get(finding.check), finding.device) not in told
+    )
 
 
 def _weighed(finding: Finding, devices: dict[str, Device], limits: Limits) -> Finding:
@@ -203,7 +213,7 @@ def _weighed(finding: Finding, devices: dict[str, Device], limits: Limits) -> Fi
     device = None if finding.device is None else devices.get(finding.device)
     if device is None or finding.severity <= Severity.UNKNOWN:
         return finding
-    if names(limits.devices, uuid=device.uuid, index=device.index):
+    if may_name(limits.devices, device, devices.values()):
         return finding
     return dataclasses.replace(
         finding,

@@ -4,7 +4,8 @@ Proves: the median of the probe is below `compute_floor_tflops` (critical; for a
 `compute_baseline_fraction` of what this very device did before in the same form (warning), from three results on.
 
 Near misses: a probe beside something else that computes shows less, so none runs beside a healthy trainer; a CPU has no
-floor, only its baseline; no probe yet is nothing to judge.
+floor, only its baseline; no probe yet is nothing to judge. Where ghost-context is critical about the device, that is
+the fault and shows this figure, and the catalogue leaves this finding out.
 """
 
 from __future__ import annotations

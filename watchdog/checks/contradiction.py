@@ -1,4 +1,4 @@
-"""Questions about samples that several checks ask: is it busy for so little power, do steps advance, who owns it?
+"""Questions about samples that several checks ask: is it busy for so little power, do steps advance, is it a ghost?
 
 Responsible for one answer to each, so that one fault gives one finding. Refuses to judge: it makes no finding, and what
 it cannot see is an answer of its own, never a good one.
@@ -11,15 +11,13 @@ import enum
 from collections.abc import Callable
 
 from watchdog.checks.figures import duration
+from watchdog.checks.owners import comparable, lost, may_use, of_run, owners, used_by_others
 from watchdog.core.facts import (
     Absent,
     Device,
-    DeviceHolder,
-    DeviceProcess,
     DeviceSample,
     Facts,
     Known,
-    Processes,
     Progress,
     value_of,
 )
@@ -27,13 +25,6 @@ from watchdog.core.limits import Limits
 
 PATIENCE_S = 15.0  # a step younger than this, or than PATIENCE_STEPS of its kind, advances
 PATIENCE_STEPS = 3
-# They keep a device node open all day and own no memory there. 15 characters, as the kernel cuts a command.
-BYSTANDERS = ("nvidia-persiste", "nvidia-powerd", "nvidia-smi", "nv-hostengine", "dcgm-exporter", "nvtop")
-
-
-def judged(facts: Facts) -> tuple[Device, ...]:
-    """The devices that answer: what a lost one said last proves nothing about now."""
-    return tuple(each for each in value_of(facts.devices) or () if each.lost_code is None and not each.missing)
 
 
 # --- samples --------------------------------------------------------------------------------------------------
@@ -105,8 +96,16 @@ class Pace:
     beats: bool = True
 
 
-def pace_of(facts: Facts, limits: Limits) -> Pace:
-    """Do steps advance? Answered from progress, else from the beat; a freeze of us all is not held against a run."""
+def pace_of(facts: Facts, limits: Limits, device: Device | None = None) -> Pace:
+    """Do steps advance? With `device`: there? A run that uses other devices only excuses nothing on this one."""
+    pace = _pace(facts, limits)
+    if device is None or pace.steps in (Steps.NO_RUN, Steps.STOPPED) or may_use(device, facts, limits):
+        return pace
+    return Pace(steps=Steps.NO_RUN, words="the run of this job does not use this device")
+
+
+def _pace(facts: Facts, limits: Limits) -> Pace:
+    """Answered from progress, else from the beat; a freeze of us all is not held against a run."""
     progress, processes = value_of(facts.progress), value_of(facts.processes)
     usual_s = 0.0 if progress is None else max(progress.typical_step_s or 0.0, progress.recent_step_s or 0.0)
     patience_s = max(PATIENCE_STEPS * usual_s, PATIENCE_S)
@@ -178,85 +177,6 @@ def _frozen_s(facts: Facts, since_s: float) -> float:
     return sum(jump.seconds for jump in jumps if jump.kind == "freeze" and jump.at_s > since_s)
 
 
-# --- owners ---------------------------------------------------------------------------------------------------
-def comparable(facts: Facts) -> bool:
-    """Whether the pids that NVML names are those of our `/proc`: not in a container, nor on WSL."""
-    processes = value_of(facts.processes)
-    return processes is not None and processes.initial_namespace is True and isinstance(facts.wsl, Absent)
-
-
-def lost(device: Device, limits: Limits, processes: Processes) -> tuple[DeviceProcess, ...]:
-    """Those that NVML names and `/proc` does not know, in each of the last `lost_pid_looks` samples (or all there are).
-
-    A number above pid_max is none: mismatched bindings scramble the fields (gpustat#161).
-    """
-    return _in_each(device, limits, lambda each: not each.here and 0 < each.pid <= processes.pid_max)
-
-
-def others(device: Device, limits: Limits, facts: Facts) -> tuple[DeviceProcess, ...]:
-    """Living compute processes that are not of our run, in each of the last `lost_pid_looks` samples.
-
-    Where pids cannot be compared, a number alone may be anybody's: there it must have a device node open, too.
-    """
-    processes = value_of(facts.processes)
-    if processes is None:
-        return ()
-    ours = run_pids(facts)
-    open_to = None if comparable(facts) else {holder.pid for holder in processes.holders}
-    return _in_each(
-        device,
-        limits,
-        lambda each: (
-            each.here
-            and each.kind == "compute"
-            and each.pid not in ours
-            and not each.command.startswith("nvidia-cuda-mps")  # lends the device to others, ours among them
-            and (open_to is None or each.pid in open_to)
-        ),
-    )
-
-
-def _in_each(device: Device, limits: Limits, wanted: Callable[[DeviceProcess], bool]) -> tuple[DeviceProcess, ...]:
-    found: dict[int, DeviceProcess] | None = None
-    for sample in device.recent[-limits.lost_pid_looks :]:
-        listed = {each.pid: each for each in value_of(sample.processes) or () if wanted(each)}
-        found = listed if found is None else {pid: listed[pid] for pid in found if pid in listed}
-        if not found:
-            return ()
-    return tuple((found or {}).values())
-
-
-def run_pids(facts: Facts) -> set[int]:
-    """Every pid that is, or a moment ago was, of our run."""
-    processes = value_of(facts.processes)
-    pids = {facts.beat.value.pid} if isinstance(facts.beat, Known) else set()
-    if processes is not None:
-        pids |= {each.pid for each in processes.run} | {each.pid for each in processes.holders if each.of_run}
-    return pids
-
-
-def owners(processes: Processes) -> tuple[DeviceHolder, ...]:
-    """Who has a device node open and may own memory by it."""
-    return tuple(
-        each
-        for each in processes.holders
-        if not each.command.partition(" ")[0].rpartition("/")[2].startswith(BYSTANDERS)
-    )
-
-
-def used_by_others(device: Device, facts: Facts, limits: Limits) -> bool:
-    """Whether living processes of others may be what is busy: without them not much of the memory is left."""
-    living = others(device, limits, facts)
-    if not living:
-        return False
-    theirs = [each.memory_bytes for each in living]
-    used, total = value_of(device.now.memory_used_bytes), value_of(device.memory_total_bytes)
-    if used is None or total is None:
-        return True
-    known = [count for count in theirs if count is not None]
-    return len(known) < len(theirs) or used - sum(known) < limits.ghost_memory_fraction * total
-
-
 # --- the two faults that a contradiction can be ------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ghost:
@@ -285,11 +205,13 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     )
     if wanted is None:
         return None
-    pace = pace_of(facts, limits)
+    pace = pace_of(facts, limits, device)
     if pace.steps not in (Steps.NO_RUN, Steps.STOPPED) or used_by_others(device, facts, limits):
         return None
     dead = [each for each in lost(device, limits, processes) if each.kind == "compute"]  # WSLg's Xwayland is graphics
-    dead_for_sure = bool(dead) and (comparable(facts) or isinstance(facts.wsl, Known))
+    # On WSL only the guest's own processes compute under a number. `hidepid` hides some of them.
+    seen = comparable(facts) or (isinstance(facts.wsl, Known) and processes.initial_namespace is not None)
+    dead_for_sure = bool(dead) and seen
     if dead:
         wanted = max(wanted, limits.lost_pid_looks - len(device.recent))
     evidence = f"held by pid {', '.join(str(each.pid) for each in dead)}, which is not in /proc"
@@ -299,11 +221,12 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
         wanted = max(wanted, limits.looks - sum(sample.at_s >= pace.since_s for sample in window))
         if not pace.beats and not (dead and comparable(facts)):
             return None  # a log does not tell an evaluation from a hang
-        mine = _of_run(device, facts, processes)
+        mine = of_run(device, facts, processes)
         if mine is None and not dead_for_sure:
             return None
-        said = evidence if dead else f"held by pid {mine} of the run, which lives"
-        return Ghost(looks_wanted=wanted, certain=True, of_run=True, dead=bool(dead), evidence=said, pace=pace)
+        # In a container our own run has another number in NVML: not to be found in /proc is not to be dead.
+        said = evidence if dead_for_sure else f"held by pid {mine} of the run, which lives"
+        return Ghost(looks_wanted=wanted, certain=True, of_run=True, dead=dead_for_sure, evidence=said, pace=pace)
     if dead:
         certain = dead_for_sure
     elif all(value_of(each.processes) == () for each in window) and not processes.unreadable and not owners(processes):
@@ -311,16 +234,6 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     else:
         return None
     return Ghost(looks_wanted=wanted, certain=certain, of_run=False, dead=True, evidence=evidence, pace=pace)
-
-
-def _of_run(device: Device, facts: Facts, processes: Processes) -> int | None:
-    """A process of our run on this device; by an open node alone where NVML names nobody, or not our pids."""
-    ours = run_pids(facts)
-    listed = [each.pid for each in value_of(device.now.processes) or ()]
-    named = next((pid for pid in listed if pid in ours), None)
-    if named is not None or (listed and comparable(facts)):
-        return named
-    return next((holder.pid for holder in processes.holders if holder.of_run), None)
 
 
 def paging(device: Device, facts: Facts, limits: Limits) -> int | None:

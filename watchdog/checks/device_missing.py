@@ -1,16 +1,17 @@
-"""Every device that the job names is there.
+"""A device that the job names is not there.
 
 Proves: a name in [job] devices (UUID, its beginning, or an index) fits no device that NVML enumerates.
 
-Near misses: a device that was there and is gone is told by `gpu-lost`. While NVML does not answer, nothing is known
-to be missing. A job that names no device takes what there is.
+Near misses: a device that was there and is gone is told by `gpu-lost`, and so is one that was lost before anybody
+looked and tells no UUID: it may be the one that is named. While NVML does not answer, nothing is known to be missing. A
+job that names no device takes what there is.
 """
 
 from __future__ import annotations
 
 from watchdog.core.facts import Facts, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine
-from watchdog.core.limits import Limits, names
+from watchdog.core.limits import Limits, lacking
 
 NAME = "device-missing"
 NEEDS = ("devices", "driver")
@@ -25,19 +26,20 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     if devices is None or driver is None or not driver.answers:
         return ()
     wanted = limits.devices or ()
-    lacking = [
-        name for name in wanted if not any(names((name,), uuid=device.uuid, index=device.index) for device in devices)
-    ]
+    missing = lacking(wanted, devices)
+    nameless = sum(device.nameless for device in devices)
+    if 0 < len(missing) <= nameless and not any(name.isdigit() for name in missing):
+        return ()
     there = tuple(f"{device.index}: {device.label}" for device in devices if not device.missing)
-    if not lacking:
+    if not missing:
         said = f"the job names {', '.join(wanted)}: there" if wanted else f"the job names none, {len(there)} there"
         return fine(NAME, "devices", said)
     return Finding(
         check=NAME,
         severity=Severity.CRITICAL,
         subject="devices",
-        reason=f"{len(lacking)} of {len(wanted)} devices that the job names fit none of the {len(there)} here: "
-        + ", ".join(lacking),
+        reason=f"{len(missing)} of {len(wanted)} devices that the job names fit none of the {len(there)} here: "
+        + ", ".join(missing),
         evidence=there,
         cause="a misspelt or changed name, or a device that was not given to this container",
         remedy=Remedy.CHECK_DEVICES,

@@ -1,4 +1,4 @@
-"""What a device says of itself can be read and can be true.
+"""Readings of a device could not be had, or cannot be true.
 
 Proves: the newest sample has readings whose call failed (unknown), or figures that no such device can have (warning).
 The one place where devices that could not be read are told.

@@ -1,4 +1,4 @@
-"""Free inodes where the job writes.
+"""Inodes run out where the job writes.
 
 Proves: so few files can still be created that a checkpoint, a log or a ledger may fail with "no space left on
 device" while gigabytes are free.

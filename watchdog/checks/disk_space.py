@@ -1,4 +1,4 @@
-"""Free space where the job writes.
+"""Free space is below the need where the job writes.
 
 Proves: the file system under the state, checkpoint or cache folder has less room than a launch needs (critical), or
 less than twice that (warning).

@@ -1,7 +1,7 @@
-"""The NVIDIA driver answers.
+"""The NVIDIA driver does not answer, or counts no device.
 
-Proves: NVML can be initialised, and how many devices it counts; nothing about their health. Critical: there is a
-driver and NVML fails with a code, the GPU bridge of WSL is gone, or the job names devices and there is no driver.
+Proves: there is a driver and NVML fails with a code, the GPU bridge of WSL is gone, or the job names devices and there
+is no driver (critical); or NVML answers and counts nothing (warning). Silence says nothing about the devices' health.
 
 Near misses: no driver at all is no fault, but no pass either, and a library without a device node is no driver. A
 driver with no device may be a container that was given none. NVML that is silent for less than `driver_hung_s`, or

@@ -1,4 +1,4 @@
-"""Asking NVML does not kill who asks.
+"""Asking NVML kills who asks.
 
 Proves: `driver_crashes` sampling children in a row died without an answer: the library faults in whoever loads it.
 

@@ -1,4 +1,4 @@
-"""NVML comes back from its calls.
+"""NVML does not come back from its calls.
 
 Proves: the question that is outstanding has had no answer for `driver_hung_s` or longer. The call sits in the driver
 and cannot be cancelled; the last readings of all devices are as old.

@@ -1,4 +1,4 @@
-"""The driver's library and its kernel module are of one version.
+"""The driver's library and its kernel module are of different versions.
 
 Proves: NVML refuses with code 18, or NVML fails while the kernel wrote "API mismatch" within `xid_window_s`. Nothing
 that starts now can use a GPU.
@@ -41,7 +41,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         severity=Severity.CRITICAL,
         subject="driver",
         reason=f"NVML answers with code {driver.code}"
-        + (f": {driver.error}" if driver.error else "")
+        + (f": {driver.error.rstrip('.')}" if driver.error else "")
         + "; the library and the kernel module are of different versions",
         evidence=lines[-3:],
         cause="the driver was updated and the old kernel module is still loaded",

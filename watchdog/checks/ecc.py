@@ -1,4 +1,4 @@
-"""The device's memory keeps what is written to it.
+"""The device's memory does not keep what is written to it.
 
 Proves: `ecc_uncorrected` or more uncorrected errors since the driver was loaded (critical: what was computed may be
 wrong, and a context that met one is dead), a row that could not be remapped (critical: the memory has no spare left),

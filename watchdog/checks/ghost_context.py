@@ -1,21 +1,23 @@
 """A device is kept busy and full by nothing that lives, or by our run long after its last step.
 
 Proves: in every one of the last `looks` samples utilization contradicts power and at least `ghost_memory_fraction` of
-the memory is in use, and no step advances; and either no run of ours is alive and the owner is dead (a pid that /proc
-does not know in `lost_pid_looks` samples, or nobody at all with a device node open), or our run is past what its phase
-was ever allowed, with the contradiction seen since then. A reason to stop a run only in the second case.
+the memory is in use, and no step advances; and either no run of ours uses the device and the owner is dead (a pid that
+/proc does not know in `lost_pid_looks` samples, or nobody at all with a device node open), or our run is past what its
+phase was ever allowed, with the contradiction seen since then. A reason to stop a run only in the second case.
 
-Near misses: a lost pid alone (WSLg's Xwayland, other containers) or one that ends between two reads; WDDM paging,
-small kernels or an idle collective at 96 % and 20 W while steps advance; an evaluation, a compilation or a save within
-its deadline; a run that was frozen with us; busy with no memory and no process, after a kill on Blackwell; a living
-process of somebody else; a hang at 0 % utilization, which is beat-stale's. Where the owner may be out of sight (another
-container, the Windows side) it is a warning. A log knows no phases: without beats a run is stopped for a dead pid only.
+Near misses: a lost pid alone (WSLg's Xwayland, other containers) or one that ends between two reads; WDDM paging, small
+kernels or an idle collective at 96 % and 20 W while steps advance; an evaluation, a compilation or a save within its
+deadline; a run that was frozen with us; busy with no memory and no process, after a kill on Blackwell; a living process
+of somebody else; a hang at 0 % utilization, which is beat-stale's. Where the owner may be out of sight (another
+container, the Windows side, users whom hidepid hides) it is a warning. A log knows no phases: without beats a run is
+stopped for a dead pid only.
 """
 
 from __future__ import annotations
 
-from watchdog.checks.contradiction import Ghost, contradiction, figures, ghost, judged
+from watchdog.checks.contradiction import Ghost, contradiction, figures, ghost
 from watchdog.checks.figures import size
+from watchdog.checks.owners import judged, may_be_windows
 from watchdog.core.facts import Device, Facts, Known, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -34,7 +36,7 @@ LIMITS = (
     "compute_floor_tflops",
 )
 WORST = Severity.CRITICAL
-REMEDIES = (Remedy.RELAUNCH, Remedy.WSL_SHUTDOWN, Remedy.REBOOT, Remedy.PROBE)
+REMEDIES = (Remedy.RELAUNCH, Remedy.WSL_SHUTDOWN, Remedy.REBOOT, Remedy.RESET_DEVICE, Remedy.PROBE)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
@@ -62,18 +64,19 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
         subject=device.label,
         reason=f"{said}; {memory}; {seen.evidence}",
         evidence=(*_probe(device, facts, limits), seen.pace.words),
-        cause=_cause(seen),
+        cause=_cause(seen, may_be_windows(device, facts, limits)),
         remedy=_remedy(seen, facts),
         device=device.uuid,
     )
 
 
-def _cause(seen: Ghost) -> str:
+def _cause(seen: Ghost, windows: bool) -> str:
     if not seen.dead:
         return "what the run started on the device does not end: a hung kernel or collective, or a broken CUDA context"
     if seen.certain:
         return "a CUDA context outlived its process"
-    return "a CUDA context outlived its process, or something out of our sight uses the device"
+    beside = "a program of Windows" if windows else "something out of our sight"
+    return f"a CUDA context outlived its process, or {beside} uses the device"
 
 
 def _remedy(seen: Ghost, facts: Facts) -> Remedy:
@@ -81,7 +84,11 @@ def _remedy(seen: Ghost, facts: Facts) -> Remedy:
         return Remedy.RELAUNCH
     if not seen.certain:
         return Remedy.PROBE
-    return Remedy.WSL_SHUTDOWN if isinstance(facts.wsl, Known) else Remedy.REBOOT
+    if isinstance(facts.wsl, Known):
+        return Remedy.WSL_SHUTDOWN
+    processes = value_of(facts.processes)
+    # A reboot would end the run that trains on another device.
+    return Remedy.RESET_DEVICE if processes is not None and processes.run else Remedy.REBOOT
 
 
 def _memory(device: Device) -> str:

@@ -1,4 +1,4 @@
-"""The GPU is still on its bus.
+"""The GPU has fallen off its bus.
 
 Proves: NVML says of the device that it is lost (15) or has an error that it does not know (999), or a device that was
 enumerated before is not any more. What ran there is lost with it, and nothing new can start there.

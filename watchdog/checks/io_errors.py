@@ -9,6 +9,8 @@ machines fail at every boot. An error on a disk that the job does not use says n
 
 from __future__ import annotations
 
+import re
+
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Facts, KernelLine, Known, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
@@ -22,38 +24,45 @@ WORST = Severity.CRITICAL
 REMEDIES = (Remedy.CHECK_DISK, Remedy.LOOK)
 _KINDS = frozenset({KernelKind.IO_ERROR, KernelKind.READ_ONLY})
 _SHOWN = 3
+# sda1, vda2; nvme0n1p2, mmcblk0p1: the disk is what fails, whichever of its partitions the kernel names.
+_PARTITION = re.compile(r"((?:sd|hd|vd|xvd)[a-z]+)\d+|((?:nvme\d+n|mmcblk|md|loop|nbd)\d+)p\d+")
 
 
 def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
-    """One finding for each device; the one place where a kernel log that could not be read is told."""
+    """One finding for each disk; the one place where a kernel log that could not be read is told."""
     if isinstance(facts.kernel, Unknown):
         return unknown(NAME, "kernel log", facts.kernel.why)
     if not isinstance(facts.kernel, Known):
         return ()
     log = facts.kernel.value
-    by_device: dict[str, list[KernelLine]] = {}
+    by_disk: dict[str, list[KernelLine]] = {}
     for line in log.lines:
         if line.kind in _KINDS and facts.at_s - line.at_s <= limits.io_error_window_s and not _empty_drive(line):
-            by_device.setdefault(line.subject or "a disk", []).append(line)
-    if not by_device:
+            by_disk.setdefault(_disk(line.subject) or "a disk", []).append(line)
+    if not by_disk:
         seen_s = min(limits.io_error_window_s, facts.at_s - log.since_s)
         lost = (f"{log.dropped:,} lines were overwritten before they could be read",) if log.dropped else ()
         return fine(NAME, "kernel log", f"no disk error in the last {duration(seen_s)}", *lost)
-    return tuple(_judge(device, lines, facts.at_s) for device, lines in by_device.items())
+    return tuple(_judge(disk, lines, facts.at_s) for disk, lines in by_disk.items())
+
+
+def _disk(subject: str) -> str:
+    found = _PARTITION.fullmatch(subject)
+    return subject if found is None else found[1] or found[2]
 
 
 def _empty_drive(line: KernelLine) -> bool:
     return line.subject.rstrip("0123456789") in ("fd", "sr")
 
 
-def _judge(device: str, lines: list[KernelLine], at_s: float) -> Finding:
+def _judge(disk: str, lines: list[KernelLine], at_s: float) -> Finding:
     read_only = any(line.kind is KernelKind.READ_ONLY for line in lines)
     count = f"{len(lines)} {'error' if len(lines) == 1 else 'errors'}"
-    reason = f"{count} on {device} in the kernel log, the newest {duration(at_s - lines[-1].at_s)} ago"
+    reason = f"{count} on {disk} in the kernel log, the newest {duration(at_s - lines[-1].at_s)} ago"
     return Finding(
         check=NAME,
         severity=Severity.CRITICAL if read_only else Severity.WARNING,
-        subject=device,
+        subject=disk,
         reason=f"{reason}; its file system was made read-only" if read_only else reason,
         evidence=tuple(line.text for line in lines[-_SHOWN:]),
         cause="the disk or its connection fails",

@@ -1,4 +1,4 @@
-"""Who holds the job: the supervisor lock and the run lock.
+"""A run of this job is supervised by nobody, or a lock is in strange hands.
 
 Proves: whether a supervisor and a run of this job hold their locks, and who they are; a run that nobody supervises,
 and a supervisor lock in the hands of a process that is no supervisor by its command line, are a warning.

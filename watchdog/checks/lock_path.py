@@ -1,4 +1,4 @@
-"""The locks lie where flock is a true lock.
+"""The locks lie where flock is no true lock.
 
 Proves: on this file system a lock is not known to be seen by every process of this host, so that two supervisors
 could each believe to be alone.

@@ -4,13 +4,15 @@ Proves: NVML named the pid in each of the last `lost_pid_looks` samples, and /pr
 where both count the same pids. Alone it says nothing about the device, and never a reason to signal the number.
 
 Near misses: a process that ends between two reads is lost for a sample or two; WSLg's Xwayland, and the processes of
-the host or of other containers, are never in this /proc. What ghost-context tells is not told here again.
+the host, of other containers or of others below hidepid, are never in this /proc. What ghost-context tells is not told
+here again.
 """
 
 from __future__ import annotations
 
-from watchdog.checks.contradiction import comparable, ghost, judged, lost
+from watchdog.checks.contradiction import ghost
 from watchdog.checks.figures import size
+from watchdog.checks.owners import comparable, judged, lost
 from watchdog.core.facts import Device, DeviceProcess, Facts, Processes, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -40,7 +42,7 @@ def _judge(device: Device, processes: Processes, facts: Facts, limits: Limits) -
         return fine(NAME, device.label, f"{len(listed)} processes on the device", device=device.uuid)
     said = ", ".join(_words(each) for each in gone) + (" is" if len(gone) == 1 else " are") + " not in /proc"
     if not comparable(facts):
-        note = "pids cannot be compared here: WSLg, the host, or another container"
+        note = "pids cannot be compared here: WSLg, the host, another container, or hidepid"
         return fine(NAME, device.label, f"{said}; {note}", device=device.uuid)
     if ghost(device, facts, limits) is not None:
         return None

@@ -1,4 +1,4 @@
-"""Host memory below the job's need.
+"""Host memory is below the job's need.
 
 Proves: less memory can be had than the job says it needs, or, where it says nothing, than loading a model takes; a
 launch now would be refused or end in an OOM kill. "Can be had" is the least of MemAvailable and of every ancestor

@@ -11,8 +11,9 @@ others are not seen at all; under MIG memory belongs to instances. What ghost-co
 
 from __future__ import annotations
 
-from watchdog.checks.contradiction import comparable, ghost, judged, looks_wanted, owners
+from watchdog.checks.contradiction import ghost, looks_wanted
 from watchdog.checks.figures import size
+from watchdog.checks.owners import comparable, judged, may_be_windows, unlisted
 from watchdog.core.facts import Device, DeviceSample, Facts, Known, Processes, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -21,7 +22,7 @@ NAME = "memory-unowned"
 NEEDS = ("devices", "processes", "progress", "beat", "clocks", "wsl")
 LIMITS = ("looks", "unowned_memory_bytes", "unowned_memory_fraction_wsl")
 WORST = Severity.WARNING
-REMEDIES = (Remedy.RESET_DEVICE, Remedy.WSL_SHUTDOWN)
+REMEDIES = (Remedy.RESET_DEVICE, Remedy.SMALLER, Remedy.WSL_SHUTDOWN)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
@@ -59,14 +60,18 @@ def _judge(device: Device, processes: Processes, facts: Facts, limits: Limits) -
         return None
     if wanted:
         return unsure(NAME, device.label, said, wanted, device=device.uuid)
+    windows = may_be_windows(device, facts, limits)
+    cause = "memory is held by no process that can be seen"
+    if windows:  # a hint to shut down WSL would not help who plays a game
+        cause = "a program of Windows owns it (a game, a browser; its Task Manager shows which), or a lost context does"
     return Finding(
         check=NAME,
         severity=Severity.WARNING,
         subject=device.label,
-        reason=f"{said}: {size(now)} is nobody's",
+        reason=f"{said}: {size(now)} is nobody's" + (" in this guest" if wsl else ""),
         evidence=(f"so in {limits.looks} of {limits.looks} samples; no other process has a device node open",),
-        cause="memory is held by no process that can be seen",
-        remedy=Remedy.WSL_SHUTDOWN if wsl else Remedy.RESET_DEVICE,
+        cause=cause,
+        remedy=Remedy.SMALLER if windows else Remedy.WSL_SHUTDOWN if wsl else Remedy.RESET_DEVICE,
         device=device.uuid,
     )
 
@@ -88,17 +93,10 @@ def _unowned(sample: DeviceSample, wsl: bool) -> int | None:
 
 def _doubt(processes: Processes, facts: Facts, wsl: bool) -> str:
     if not wsl and not comparable(facts):
-        return "processes outside of this container are not listed"
+        return "processes of others may be out of sight: a container, or a /proc with hidepid"
     if processes.unreadable:
         return f"the open files of {processes.unreadable} processes cannot be read, one of them may own it"
-    # A process listed on another device opens every node; the numbers of nodes are not NVML's indexes.
-    named = {
-        each.pid
-        for device in value_of(facts.devices) or ()
-        for each in value_of(device.now.processes) or ()
-        if each.memory_bytes is not None
-    }
-    unlisted = [holder for holder in owners(processes) if holder.pid not in named]
-    if unlisted:
-        return f"pid {unlisted[0].pid} ({unlisted[0].command}) has a device node open and may own it"
+    holders = unlisted(facts, processes)
+    if holders:
+        return f"pid {holders[0].pid} ({holders[0].command}) has a device node open and may own it"
     return ""

@@ -1,4 +1,4 @@
-"""The device has all its PCIe lanes and their speed when it works.
+"""The device works with fewer PCIe lanes, or slower ones, than it has.
 
 Proves: in `looks` consecutive samples under load (`pcie_load_percent` busy or more, performance state 2 or faster
 where that is known) the link was narrower or slower than this device can have in this slot.

@@ -1,4 +1,4 @@
-"""The power supply does not slow the device down.
+"""The power supply slows the device down.
 
 Proves: in `looks` consecutive samples the driver named the hardware power brake, which the power supply or the system
 pulls, as a reason for lower clocks.

@@ -1,4 +1,4 @@
-"""The GPU needs no reset.
+"""The GPU needs a reset.
 
 Proves: NVML refuses the device until it is reset (code 16), or the driver asks for a recovery action (field 230):
 1 reset, 2 reboot, 3 drain peer traffic, 4 drain and reset.

@@ -9,8 +9,9 @@ or a hang; a card that is merely full runs at full power.
 
 from __future__ import annotations
 
-from watchdog.checks.contradiction import figures, fills, judged, pace_of, paging
+from watchdog.checks.contradiction import figures, fills, pace_of, paging
 from watchdog.checks.figures import duration, size
+from watchdog.checks.owners import judged
 from watchdog.core.facts import Device, Facts, Known, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits

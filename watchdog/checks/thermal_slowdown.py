@@ -1,4 +1,4 @@
-"""Heat does not slow the device down.
+"""Heat slows the device down.
 
 Proves: in `looks` consecutive samples the driver named heat (hardware or software thermal slowdown), or hardware
 slowdown without a power brake, as a reason for lower clocks.

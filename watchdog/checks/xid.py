@@ -1,4 +1,4 @@
-"""The driver reports no faults of a GPU (Xid).
+"""The driver reports a fault of a GPU (Xid).
 
 Proves: NVML counted, or the kernel wrote within `xid_window_s`, an Xid of a number that asks for something: the GPU
 needs a reset, the host a reboot, a cable or a vendor (critical), or the application faulted (warning). Repeats of 13

@@ -324,7 +324,12 @@ class DeviceWatch:
             self._devices = Known(tuple(devices), asked_s)
 
     def _no_driver(self, answer: Refusal) -> Absent | None:
-        """A driver that is not loaded is no fault where no device node says that there should be one."""
+        """A driver that is not loaded is no fault where no device node says that there should be one.
+
+        Windows lends WSL its library and its bridge together: there the library alone says so.
+        """
+        if "/wsl/" in (self._library or ""):
+            return None
         if answer.code not in (NVML_DRIVER_NOT_LOADED, NVML_LIBRARY_NOT_FOUND) or self._look_for_node():
             return None
         loaded = answer.code == NVML_LIBRARY_NOT_FOUND

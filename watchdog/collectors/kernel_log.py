@@ -33,6 +33,7 @@ _KEPT_LINES = 200
 _RECORDS_A_LOOK = 20_000
 _BUFFER_BYTES = 16 * 1024  # a record is 8 KiB at most; a smaller buffer would be EINVAL
 _KMSG = (1, 11)  # Documentation/admin-guide/devices.txt
+_MEANS_SOMETHING = re.compile(b"|".join(map(re.escape, MARKERS)))  # one pass over the record, for all of them
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -80,7 +81,8 @@ class KernelLogReader:
         self._tail = b""  # of a fixture: a record whose end was not there yet
         self._lines: collections.deque[KernelLine] = collections.deque(maxlen=_KEPT_LINES)
         self._since_s: float | None = None
-        self._last: int | None = None  # sequence number of the last record
+        self._last: int | None = None  # sequence number of the last record that was taken apart
+        self._newest: bytes | None = None  # a later one, not taken apart
         self._overrun = False
         self._dropped = 0
 
@@ -127,7 +129,7 @@ class KernelLogReader:
             os.close(fd)
             return Unknown(f"{self._path} is not the kernel's log but something put in its place (a container?)")
         self._lines.clear()  # all of it is read again
-        self._since_s = self._last = None
+        self._since_s = self._last = self._newest = None
         return fd
 
     def _read_on(self, fd: int) -> None:
@@ -153,15 +155,23 @@ class KernelLogReader:
         return [line for line in lines if not line.startswith(b" ")]
 
     def _take(self, data: bytes) -> None:
+        # Of most records nothing is wanted but the number, and that only after an overrun.
+        if self._since_s is not None and not self._overrun and _MEANS_SOMETHING.search(data) is None:
+            self._newest = data
+            return
         record = parse_record(data)
         if record is None:
             return
+        if self._newest is not None:
+            passed_over = parse_record(self._newest)
+            self._last = self._last if passed_over is None else passed_over.sequence
+            self._newest = None
         if self._overrun and self._last is not None:
             self._dropped += max(0, record.sequence - self._last - 1)
         self._overrun, self._last = False, record.sequence
         if self._since_s is None:
             self._since_s = record.at_s
-        if record.kernel and any(marker in record.raw for marker in MARKERS):
+        if record.kernel and _MEANS_SOMETHING.search(record.raw) is not None:
             line = classify(record.at_s, message_of(record.raw))
             if line is not None:
                 self._lines.append(line)

@@ -24,6 +24,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from watchdog.clock import Clock
 from watchdog.collectors.filesystems import FileSystem, locate
@@ -98,22 +99,40 @@ def started_wall_s(pid: int, proc: str = "/proc") -> float | None:
     return int(boot) + process.id.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
+class Moment(NamedTuple):
+    """What the kernel says of everybody's locks and open files. `missing`: why there is no list of locks."""
+
+    scan: Scan
+    listed: tuple[KernelLock, ...]
+    missing: str
+
+    @classmethod
+    def of(cls, roots: Roots) -> Moment:
+        """One look. The list is read anew for nobody: it costs 5 ms and more on some kernels."""
+        scan = Scan(roots.proc, keep=True)
+        try:
+            with open(f"{roots.proc}/locks", encoding="ascii", errors="replace") as file:
+                return cls(scan, parse_locks(file.read()), "")
+        except OSError as error:
+            return cls(scan, (), f"{error.filename}: {error.strerror}")
+
+
 def read_locks(targets: Sequence[tuple[str, str]], roots: Roots, clock: Clock) -> Fact[tuple[Fact[Lock], ...]]:
     """Several (path, purpose) at one moment, with one look at everybody's open files."""
-    scan = Scan(roots.proc, keep=True)
+    moment = Moment.of(roots)
     found: list[Fact[Lock]] = []
     for path, purpose in targets:
         try:
-            found.append(read_lock(path, purpose, roots, clock, scan))
+            found.append(read_lock(path, purpose, roots, clock, moment))
         except (OSError, ValueError) as error:
             found.append(Unknown(f"{purpose} lock {path}: {error}"))
     return Known(tuple(found), clock.monotonic())
 
 
-def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, scan: Scan | None = None) -> Fact[Lock]:
+def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, moment: Moment | None = None) -> Fact[Lock]:
     """Whether the flock on `path` is held, how, and by whom. A path that does not exist is a free lock.
 
-    `scan`: a look at the open files that is shared with others. Raises OSError, ValueError.
+    `moment`: a look that is shared with others. Raises OSError, ValueError.
     """
     system = locate(path, roots.proc)
     if not system.true_flock:
@@ -124,14 +143,8 @@ def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, scan: Scan | 
         status = os.stat(system.path) if system.safe and system.existing == system.path else None
     except FileNotFoundError:
         status = None
-    try:
-        with open(f"{roots.proc}/locks", encoding="ascii", errors="replace") as file:
-            listed = parse_locks(file.read())
-        listing_missing = ""
-    except OSError as error:
-        listed, listing_missing = (), f"{error.filename}: {error.strerror}"
-
-    scan = Scan(roots.proc) if scan is None else scan
+    moment = Moment.of(roots) if moment is None else moment
+    scan, listed, listing_missing = moment.scan, moment.listed, moment.missing
     found = _holders(scan, system, status, roots.proc)
     takers = tuple(lock for lock in listed if status is not None and _is_it(lock, system, status))
     if not found.pids:

@@ -57,6 +57,7 @@ COUNTERS = ("sw_power_us", "sw_thermal_us", "hw_thermal_us", "hw_power_brake_us"
 GONE = (1, 9)  # UNINITIALIZED, DRIVER_NOT_LOADED: nothing that we hold is worth anything any more
 FUNCTION_NOT_FOUND = 13
 UNSUPPORTED = (3, FUNCTION_NOT_FOUND)  # NOT_SUPPORTED
+_NO_SUCH_FORM = (2, *UNSUPPORTED, 25)  # INVALID_ARGUMENT, ARGUMENT_VERSION_MISMATCH
 NO_PERMISSION, NOT_FOUND, TIMEOUT = 4, 6, 10
 LOST = (15, 16)  # GPU_IS_LOST, RESET_REQUIRED
 UNKNOWN = 999
@@ -125,9 +126,21 @@ class Questions:
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         return self._either(f"{name}_v3", f"{name}_v2")
 
+    def _memory(self, handle: Any) -> Any:
+        """The second form tells NVIDIA's own reserve apart (240 MiB of a 3060), the first counts it as used."""
+        ask, version = self._function("nvmlDeviceGetMemoryInfo"), getattr(self._nvml, "nvmlMemory_v2", None)
+        if version is None:  # this pynvml is older than it
+            return ask(handle)
+        try:
+            return ask(handle, version)
+        except self._error as error:
+            if error.value not in _NO_SUCH_FORM:  # type: ignore[attr-defined]
+                raise
+            return ask(handle)
+
     def _fast_questions(self) -> list[Question]:
         f = self._function
-        memory, utilization = f("nvmlDeviceGetMemoryInfo"), f("nvmlDeviceGetUtilizationRates")
+        memory, utilization = self._memory, f("nvmlDeviceGetUtilizationRates")
         power, temperature = f("nvmlDeviceGetPowerUsage"), f("nvmlDeviceGetTemperature")
         clock, state = f("nvmlDeviceGetClockInfo"), f("nvmlDeviceGetPerformanceState")
         encoder, decoder = f("nvmlDeviceGetEncoderUtilization"), f("nvmlDeviceGetDecoderUtilization")
@@ -156,7 +169,7 @@ class Questions:
 
     def _slow_questions(self) -> list[Question]:
         f = self._function
-        memory, limit = f("nvmlDeviceGetMemoryInfo"), f("nvmlDeviceGetEnforcedPowerLimit")
+        memory, limit = self._memory, f("nvmlDeviceGetEnforcedPowerLimit")
         clock = f("nvmlDeviceGetMaxClockInfo")
         name, pci, compute = f("nvmlDeviceGetName"), f("nvmlDeviceGetPciInfo"), f("nvmlDeviceGetCudaComputeCapability")
         generation, width = f("nvmlDeviceGetMaxPcieLinkGeneration"), f("nvmlDeviceGetMaxPcieLinkWidth")

@@ -15,7 +15,7 @@ from typing import Any
 
 from watchdog.clock import Clock
 from watchdog.collectors.child import DisposableChild
-from watchdog.core.fact import Fact, Known, Unknown
+from watchdog.core.fact import Absent, Fact, Known, Unknown
 
 _MEASURED, _WRONG, _NOT_MEASURED = 0, 1, 2  # exit codes of bench/matmul.py
 CPU = "cpu"
@@ -49,6 +49,10 @@ def parse(line: str, *, device: str, at_s: float) -> Fact[Measured]:
     """The program's line as a fact."""
     try:
         answer: dict[str, Any] = json.loads(line)
+        if (
+            "error" in answer and answer["error"] == "no-torch"
+        ):  # a watchdog without torch is as good as any, and measures nothing
+            return Absent(f"{answer['text']}; [probe] python names a Python that can measure")
         if "error" in answer:
             return Unknown(f"not measured: {answer['text']}")
         tflops, seconds = float(answer["tflops"]), float(answer["seconds"])

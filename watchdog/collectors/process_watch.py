@@ -6,7 +6,8 @@ D (uninterruptible, in the kernel) or Z: a state is a moment, so time counts fro
 Refuses to read more than `stat`, `wchan` and `fd` (on a sick process the rest can hang), to signal, and to judge: a
 thread that waits for its disk at every look looks the same as one that will never wake.
 
-Known limits: below `hidepid` other users' processes are not seen at all; what woke and slept again between two looks
+Known limits: below `hidepid` other users' processes are not seen at all, so that a pid of NVML's which is not in our
+`/proc` proves nothing: then the pids count as not comparable. What woke and slept again between two looks
 counts as stuck throughout. Threads are looked at up to a bound, and a process beyond it has no `states`.
 """
 
@@ -162,7 +163,13 @@ def _without_kernel_threads(table: tuple[Process, ...]) -> list[Process]:
 
 
 def _in_initial_namespace(proc: str) -> bool | None:
-    """Whether our pids are the kernel's own, as NVML gives them. A WSL distribution has a namespace of its own."""
+    """Whether our pids are the kernel's own, as NVML gives them. A WSL distribution has a namespace of its own.
+
+    None as well where some of them are hidden from us. Process 1 tells: it is always there, and a stat of it answers
+    ENOENT below hidepid 2 and 4, unless we are root or of the mount's group (measured; proc(5), hidepid).
+    """
+    if not os.path.exists(f"{proc}/1"):
+        return None
     try:
         name = os.readlink(f"{proc}/self/ns/pid")
     except OSError:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from watchdog.core.fact import Absent, Fact
 
+NAMELESS = "no UUID"  # begins the key of a device that is counted, but does not even tell its UUID
 _NOTHING = Absent()
 _NO_EVENTS = Absent("no Xid events are delivered here")
 
@@ -83,7 +84,7 @@ class DeviceSample:
     """What changes from second to second, all read at `at_s`."""
 
     at_s: float
-    memory_used_bytes: Fact[int] = _NOTHING
+    memory_used_bytes: Fact[int] = _NOTHING  # without NVIDIA's own reserve, where the driver tells it apart (510 on)
     power_watts: Fact[float] = _NOTHING
     utilization_percent: Fact[int] = _NOTHING  # share of the last moment in which any kernel ran
     memory_utilization_percent: Fact[int] = _NOTHING
@@ -133,10 +134,15 @@ class Device:
         return self.recent[-1]
 
     @property
+    def nameless(self) -> bool:
+        """It was lost before anybody looked: whichever device that a job names by UUID, it may be this one."""
+        return self.uuid.startswith(NAMELESS)
+
+    @property
     def label(self) -> str:
         """What a person calls it: `NVIDIA GeForce RTX 3060 (GPU-3f1c0a52)`."""
         name = getattr(self.name, "value", f"device {self.index}")
-        return f"{name} ({self.uuid[:12]})"
+        return f"{name} ({NAMELESS if self.nameless else self.uuid[:12]})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -214,9 +214,8 @@ class RunProcess:
 class Processes:
     """The process table as far as the checks need it."""
 
-    initial_namespace: (
-        bool | None
-    )  # are our pids those of the kernel itself, which NVML speaks of? None: not to be told
+    # Are our pids those of the kernel itself, which NVML speaks of? None: not to be told, or some are hidden from us.
+    initial_namespace: bool | None
     pid_max: int
     run: tuple[RunProcess, ...]  # () without a living run
     holders: tuple[DeviceHolder, ...]

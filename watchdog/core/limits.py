@@ -7,7 +7,9 @@ in for a job; `diagnose` without any configuration uses the defaults. watchdog/s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from watchdog.core.devicefacts import Device
 
 GIB = 1024**3
 MEMORY_NEED_BYTES = GIB
@@ -85,3 +87,18 @@ def names(devices: tuple[str, ...] | None, *, uuid: str, index: int) -> bool:
     if devices is None:
         return True
     return any(int(name) == index if name.isdigit() else uuid.lower().startswith(name.lower()) for name in devices)
+
+
+def lacking(devices: tuple[str, ...] | None, present: Iterable[Device]) -> tuple[str, ...]:
+    """What a job names and none of these devices fits."""
+    there = tuple(present)
+    return tuple(
+        name for name in devices or () if not any(names((name,), uuid=each.uuid, index=each.index) for each in there)
+    )
+
+
+def may_name(devices: tuple[str, ...] | None, device: Device, present: Iterable[Device]) -> bool:
+    """As `names`; a device without a UUID may be any that the job names by UUID and that is not there."""
+    if names(devices, uuid=device.uuid, index=device.index):
+        return True
+    return device.nameless and any(not name.isdigit() for name in lacking(devices, present))

@@ -183,13 +183,14 @@ def test_no_torch() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "GPU-3f1c"])
-def test_no_cuda(device: str) -> None:
+def test_a_torch_without_cuda_measures_no_gpu(device: str) -> None:
     import torch
 
     if torch.version.cuda is not None:
         pytest.skip("this torch has CUDA")
     ended, row = probe("--device", device)
-    assert (ended.returncode, row["error"]) == (matmul.NOT_MEASURED, "no-cuda")
+    assert (ended.returncode, row["error"]) == (matmul.NOT_MEASURED, "no-torch")
+    assert "without CUDA" in row["text"]
 
 
 def test_only_the_wanted_device_is_visible() -> None:

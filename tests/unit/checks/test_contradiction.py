@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.checks.host import AT_S, beat, gpu, host, points, processes, progress, sample
+from tests.unit.checks.ghosts import WSL
+from tests.unit.checks.host import AT_S, TRAINER_PID, beat, gpu, host, points, process, processes, progress, sample
 from watchdog.checks.contradiction import Steps, contradiction, figures, pace_of
-from watchdog.core.facts import Absent, Clocks, Facts, Jump, ProgressPoint, Unknown
+from watchdog.core.facts import Absent, Clocks, Device, DeviceHolder, Facts, Jump, ProgressPoint, Unknown
 from watchdog.core.limits import Limits
 
 FROZEN_S = 900.0  # far beyond twice the deadline of 120 s
@@ -93,6 +94,38 @@ def test_a_log_is_silent_for_twice_the_deadline() -> None:
     assert pace(beat=Absent(), progress=still(241.0, **quiet)) is Steps.STOPPED
     assert pace(beat=Absent(), progress=still(239.0, **quiet | {"heard_s": AT_S - 239})) is Steps.LATE
     assert pace(beat=Absent(), progress=still(241.0, **quiet | {"heard_s": AT_S - 3})) is Steps.LATE
+
+
+OTHER = gpu(uuid="GPU-other", index=1, processes=(process(8123, here=False),))
+NOWHERE = gpu(processes=())
+ELSEWHERE = (DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/nvidia0",), of_run=True),)
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "changes", "steps"),
+    [
+        # NVML names the run on the first device, so an open node of the second says nothing
+        (OTHER, (gpu(), OTHER), {}, Steps.NO_RUN),
+        (gpu(), (gpu(), OTHER), {}, Steps.ADVANCE),
+        # it names the run nowhere: the node decides, and with one device any node
+        (OTHER, (NOWHERE, OTHER), dict(processes=processes(holders=ELSEWHERE)), Steps.NO_RUN),
+        (NOWHERE, (NOWHERE, OTHER), dict(processes=processes(holders=ELSEWHERE)), Steps.ADVANCE),
+        (OTHER, (OTHER,), dict(processes=processes(holders=ELSEWHERE)), Steps.ADVANCE),
+        (OTHER, (OTHER,), dict(processes=processes(holders=())), Steps.NO_RUN),
+        # its numbers cannot be compared, or there is none
+        (OTHER, (gpu(), OTHER), dict(processes=processes(initial_namespace=False)), Steps.ADVANCE),
+        (OTHER, (gpu(), OTHER), dict(processes=processes(initial_namespace=None)), Steps.ADVANCE),
+        (OTHER, (gpu(), OTHER), dict(wsl=WSL), Steps.ADVANCE),
+        (OTHER, (gpu(), OTHER), dict(processes=processes(run=())), Steps.ADVANCE),
+        (gpu(processes=Unknown("x")), (gpu(processes=Unknown("x")), OTHER), {}, Steps.ADVANCE),
+        # a run that stopped may be what is left on any device
+        (OTHER, (gpu(), OTHER), dict(beat=beat(age_s=900.0), progress=still(900.0)), Steps.STOPPED),
+    ],
+)
+def test_steps_excuse_only_the_devices_of_the_run(
+    device: Device, devices: tuple[Device, ...], changes: dict[str, Any], steps: Steps
+) -> None:
+    assert pace_of(host(devices=devices, **changes), Limits(), device).steps is steps
 
 
 @pytest.mark.parametrize(

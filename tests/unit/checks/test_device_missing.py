@@ -45,3 +45,23 @@ def test_a_device_that_is_gone_is_told_by_gpu_lost() -> None:
 )
 def test_nothing_is_missing_where_nothing_is_seen(changes: dict[str, Any]) -> None:
     assert judge(("GPU-9999",), **changes) == ()
+
+
+NAMELESS = gpu(uuid="no UUID, index 1", index=1, name=Unknown("lost"), lost_code=15)
+
+
+@pytest.mark.parametrize(
+    ("named", "fires"),
+    [
+        (("GPU-9999",), False),  # it may be the one that tells no UUID: gpu-lost speaks of it
+        (("GPU-9999", "GPU-3f1c"), False),
+        (("GPU-9999", "GPU-8888"), True),  # it cannot be both
+        (("GPU-9999", "7"), True),
+    ],
+)
+def test_a_device_without_a_uuid_may_be_any(named: tuple[str, ...], fires: bool) -> None:
+    finding = judge(named, devices=(gpu(), NAMELESS))
+    assert isinstance(finding, Finding) is fires
+    if isinstance(finding, Finding):
+        assert finding.severity is Severity.CRITICAL
+        assert finding.evidence[1] == "1: device 1 (no UUID)"

@@ -40,6 +40,12 @@ def test_the_code_alone_is_enough() -> None:
     assert (finding.severity, finding.remedy) == (Severity.CRITICAL, Remedy.WSL_SHUTDOWN)
 
 
+def test_the_words_of_nvml_end_in_no_full_stop_of_their_own() -> None:
+    finding = judge(driver=Driver(code=18, error="Driver/library version mismatch."))
+    assert isinstance(finding, Finding)
+    assert "mismatch; the library" in finding.reason
+
+
 def test_a_line_while_nvml_answers_is_somebody_elses() -> None:
     finding = judge(kernel=log())
     assert isinstance(finding, Finding)

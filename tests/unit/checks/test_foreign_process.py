@@ -68,6 +68,56 @@ def test_near_misses(facts: Facts) -> None:
     assert (found.severity, found.looks_wanted) == (Severity.OK, 0)
 
 
+def heir(pid: int, command: str = "python", *, node: str = "/dev/nvidia0", of_run: bool = False) -> DeviceHolder:
+    return DeviceHolder(pid=pid, command=command, nodes=(node, "/dev/nvidiactl"), of_run=of_run)
+
+
+def orphaned(*heirs: DeviceHolder, used_bytes: int = 9 * GIB, **changes: Any) -> Facts:
+    """Memory in use, nobody listed, and these have the node open."""
+    devices = changes.pop("devices", (gpu(processes=(), memory_used_bytes=used_bytes),))
+    seen = processes(run=(), holders=heirs, **changes)
+    return host(devices=devices, **NO_RUN | {"processes": seen})
+
+
+def test_workers_that_outlived_their_trainer_are_named() -> None:
+    [found] = judge(orphaned(heir(5001), heir(5002), heir(900, "nvidia-powerd")))
+    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.ASK_OWNER)
+    assert found.reason == (
+        "9.0 GiB in use, and the driver lists nobody: "
+        "pid 5001 (python) has /dev/nvidia0 open, is not of the run, and 1 more"
+    )
+    assert found.evidence == ("pid 5002 (python) has /dev/nvidia0 open",)
+    [found] = judge(orphaned(heir(5001), devices=(gpu(processes=(), samples=2),)))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 1)
+
+
+BESIDE = gpu(uuid="GPU-other", index=1, processes=(NOTEBOOK,))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        orphaned(),
+        orphaned(heir(900, "nvidia-powerd")),
+        orphaned(heir(5001), used_bytes=700 * 1024**2),
+        orphaned(heir(5001), heir(TRAINER_PID, of_run=True)),  # it may be the run's
+        orphaned(heir(5001), initial_namespace=False),  # or somebody's outside
+        orphaned(heir(5001), initial_namespace=None),
+        orphaned(heir(5001), devices=(gpu(processes=(process(50, kind="graphics"),)),)),
+        orphaned(heir(5001), devices=(gpu(processes=(), mig=True),)),
+        orphaned(heir(5001), devices=(gpu(recent=(sample(AT_S - 1), sample(AT_S, processes=()))),)),
+    ],
+)
+def test_an_open_node_alone_says_nothing(facts: Facts) -> None:
+    [found] = judge(facts)
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 0)
+
+
+def test_who_is_listed_on_another_device_owns_nothing_here() -> None:
+    facts = orphaned(heir(99), heir(5001, node="/dev/nvidia1"), devices=(gpu(processes=()), BESIDE))
+    assert [found.severity for found in judge(facts)] == [Severity.OK, Severity.WARNING]  # NVML lists the notebook
+
+
 def test_too_few_samples_ask_for_more() -> None:
     [found] = judge(host(devices=(gpu(processes=(NOTEBOOK,), samples=1),)))
     assert (found.severity, found.looks_wanted) == (Severity.OK, 2)

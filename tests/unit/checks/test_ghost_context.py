@@ -256,3 +256,22 @@ def test_healthy_figures_are_told() -> None:
         Severity.OK,
         "97 % utilization at 151 W of 170 W; memory 10.0 GiB of 12.0 GiB",
     )
+
+
+def test_in_a_container_a_run_that_hangs_is_not_called_dead() -> None:
+    """NVML names it by its number on the host, which is not in this /proc."""
+    [found] = judge(host(devices=(ghost_gpu(),), **STALE, processes=processes(initial_namespace=False)))
+    assert f"held by pid {TRAINER_PID} of the run, which lives" in found.reason
+    assert "outlived" not in found.cause
+
+
+@pytest.mark.parametrize("place", [dict(), dict(wsl=WSL)])
+def test_below_hidepid_nobody_is_dead_for_sure(place: dict[str, Any]) -> None:
+    hidden = NO_RUN | {"processes": processes(initial_namespace=None, run=(), holders=())}
+    [found] = judge(host(devices=(ghost_gpu(),), **hidden, **place))
+    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.PROBE)
+
+
+def test_a_ghost_beside_the_run_is_no_reason_to_end_the_run() -> None:
+    [_, found] = judge(host(devices=(gpu(), ghost_gpu(uuid="GPU-other", index=1))))
+    assert (found.severity, found.remedy, found.device) == (Severity.CRITICAL, Remedy.RESET_DEVICE, "GPU-other")

@@ -26,14 +26,31 @@ def judge(*lines: KernelLine, since_s: float = 0.0, dropped: int = 0) -> tuple[F
 )
 def test_errors_and_a_remount(kind: KernelKind, severity: Severity) -> None:
     (finding,) = judge(line(kind))
-    assert (finding.severity, finding.remedy, finding.subject) == (severity, Remedy.CHECK_DISK, "sda1")
+    assert (finding.severity, finding.remedy, finding.subject) == (severity, Remedy.CHECK_DISK, "sda")
     assert finding.evidence == (f"{kind.value} on sda1",)
 
 
 def test_figures_and_one_finding_a_device() -> None:
     first, second = judge(line(ago_s=600.0), line(ago_s=185.0), line(subject="nvme0n1"))
-    assert first.reason == "2 errors on sda1 in the kernel log, the newest 3 min 05 s ago"
+    assert first.reason == "2 errors on sda in the kernel log, the newest 3 min 05 s ago"
     assert second.subject == "nvme0n1"
+
+
+@pytest.mark.parametrize(
+    ("named", "disk"),
+    [
+        (("sdb", "sdb1"), "sdb"),
+        (("vda2", "vda"), "vda"),
+        (("nvme0n1p2", "nvme0n1"), "nvme0n1"),
+        (("mmcblk0", "mmcblk0p1"), "mmcblk0"),
+        (("dm-0", "dm-0"), "dm-0"),
+        (("md127", "md127"), "md127"),
+        (("",), "a disk"),
+    ],
+)
+def test_a_disk_and_its_partitions_are_one(named: tuple[str, ...], disk: str) -> None:
+    (finding,) = judge(*(line(subject=subject) for subject in named))
+    assert finding.subject == disk
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.checks.ghosts import BUSY_IDLE, FULL, NO_RUN, WSL, ghost_gpu
+from tests.unit.checks.ghosts import BUSY_IDLE, FULL, NO_RUN, WSL, ghost_gpu, lost_process
 from tests.unit.checks.host import AT_S, GIB, beat, gpu, host, process, processes, progress, sample
 from watchdog.checks import utilization_power
 from watchdog.core.facts import Absent, Facts, Unknown
@@ -42,6 +42,20 @@ def test_near_misses(facts: Facts, words: str) -> None:
     assert found.severity is Severity.OK
     assert not found.looks_wanted
     assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    ("listed", "severity"),
+    [
+        ((), Severity.OK),
+        ((process(25, kind="graphics", here=False),), Severity.OK),  # WSLg's
+        ((lost_process(memory_bytes=None),), Severity.WARNING),
+    ],
+)
+def test_a_game_of_windows_is_no_ghost(listed: Any, severity: Severity) -> None:
+    device = gpu(utilization_percent=96, power_watts=70.0, memory_used_bytes=4 * GIB, processes=listed)
+    assert [each.severity for each in judge(host(devices=(device,), **NO_RUN, wsl=WSL))] == [severity]
+    assert [each.severity for each in judge(host(devices=(device,), **LATE, wsl=WSL))] == [Severity.WARNING]
 
 
 def test_busy_with_no_memory_and_no_process_is_no_more_than_a_warning() -> None:

@@ -325,7 +325,7 @@ def test_what_cannot_be_true_is_unknown_and_told(host: Host, line: str, field: s
     assert only(host.next()).implausible == ()
 
 
-def test_a_process_that_proc_hides_is_not_called_gone(host: Host) -> None:
+def test_a_process_that_proc_does_not_show_is_not_here(host: Host) -> None:
     (host.folder / "host/proc").unlink()
     (host.folder / "host/proc/7").mkdir(parents=True)
     text = "[device]\nprocess = 7 100 compute\n"
@@ -333,9 +333,8 @@ def test_a_process_that_proc_hides_is_not_called_gone(host: Host) -> None:
     [process] = known(device.now.processes)
     assert (process.pid, process.here, process.command) == (7, True, "")
     host.scenario.write(f"{text}process = 8 100 compute\n")
-    processes = only(host.next()).now.processes
-    assert isinstance(processes, Unknown)
-    assert "whether 8 is there" in processes.why
+    shown, hidden = known(only(host.next()).now.processes)
+    assert (shown.here, hidden.pid, hidden.here) == (True, 8, False)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +351,35 @@ def test_without_events_xids_are_not_zero(host: Host, general: str, own: str, fa
     host.scenario.event(13)
     xids = only(host.next()).xid_counts
     assert xids == (fact if isinstance(fact, Absent) else Known({13: 1}, 1001.0))
+
+
+@pytest.mark.parametrize(
+    ("own", "missing", "used_mib"),
+    [
+        ("", (), 1000),
+        ("", ("nvmlDeviceGetMemoryInfo_v2",), 1450),  # a driver before 510 counts its reserve as used
+        ("fail nvmlDeviceGetMemoryInfo_v2 = 25\n", (), 1450),
+        ("fail nvmlDeviceGetMemoryInfo_v2 = 999\n", (), None),
+    ],
+)
+def test_the_drivers_own_memory_is_not_in_use(host: Host, own: str, missing: tuple[str, ...], used_mib: int) -> None:
+    device = only(host.first(f"[device]\nmemory_used_mib = 1000\nmemory_reserved_mib = 450\n{own}", missing=missing))
+    if used_mib is None:
+        assert isinstance(device.now.memory_used_bytes, Unknown)
+        return
+    assert known(device.now.memory_used_bytes) == used_mib << 20
+    assert known(device.memory_total_bytes) == 12288 << 20
+
+
+@pytest.mark.parametrize("code", [9, 12])
+def test_a_library_of_windows_without_its_bridge_is_no_absent_driver(host: Host, code: int) -> None:
+    lent = host.folder / "usr/lib/wsl/lib"
+    lent.mkdir(parents=True)
+    host.folder, base = lent, host.folder
+    driver, _ = host.first(f"init = {code}\n[device]\n", wsl=True)
+    host.folder = base
+    assert (known(driver).code, known(driver).node) == (code, None)
+    assert "/wsl/" in known(driver).library
 
 
 def test_a_scrambled_process_list_is_not_believed(host: Host) -> None:
@@ -424,6 +452,8 @@ def test_a_device_that_never_told_its_uuid_is_listed_all_the_same(host: Host) ->
     host.first("[device]\nlost = 1\n")
     device = only(host.next())
     assert (device.uuid, device.lost_code) == ("no UUID, index 0", 15)
+    assert device.nameless
+    assert device.label == "device 0 (no UUID)"
     host.scenario.write("[device]\nuuid = GPU-one\n")
     assert only(host.next()).uuid == "GPU-one"
 

@@ -155,6 +155,11 @@ def test_the_namespace_is_told_by_its_number(tree: Tree, inode: str, expected: b
     assert tree.look().initial_namespace is expected
 
 
+def test_hidden_processes_make_pids_no_proof(tree: Tree) -> None:
+    shutil.rmtree(tree.proc / "1")
+    assert tree.look().initial_namespace is None
+
+
 def test_threads_are_bounded(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_watch, "_MOST_THREADS", 3)
     for tid in (301, 302):
