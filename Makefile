@@ -24,14 +24,15 @@ INSTALLED_DEV := $(VENV)/.installed-dev-$(HERE)
 .DELETE_ON_ERROR:
 # The order of prerequisites means something here: first what is missing, then the installation.
 .NOTPARALLEL:
-.PHONY: help install run test check bench campaign clean has-python has-compiler dev
+.PHONY: help install run test check docs bench campaign clean has-python has-compiler dev
 
 help:
 	@echo 'make run       install into .venv and supervise the built-in training job until it is finished'
 	@echo 'make test      install what the tests need, check, and run every test that needs no GPU'
 	@echo 'make check     ruff and mypy'
+	@echo 'make docs      docs/faults.md and docs/diagnose.schema.json, from the catalogue'
 	@echo 'make install   only install'
-	@echo 'make bench     how long the command takes to start, as ratios; memory of the supervisor; the built-in job'
+	@echo 'make bench     what the command, the supervisor and looking at a GPU cost, as ratios; the built-in job'
 	@echo 'make campaign  the large benchmarks; results are written to docs/benchmarks.md'
 	@echo 'make clean     remove caches and build folders (.venv stays; it is yours to remove)'
 
@@ -100,6 +101,10 @@ dev: has-compiler $(INSTALLED_DEV)
 run: install
 	$(VENV)/bin/watchdog run $(ARGS)
 
+docs: install
+	$(PY) -P -m watchdog.render_faults > docs/faults.md
+	$(PY) -P -m watchdog.render_schema > docs/diagnose.schema.json
+
 check: $(INSTALLED_DEV)
 	$(PY) -P -m ruff check watchdog trainer bench tests
 	$(PY) -P -m mypy
@@ -107,10 +112,11 @@ check: $(INSTALLED_DEV)
 test: dev check
 	$(PY) -P -m pytest $(PYTEST_ARGS)
 
-bench: install
+bench: dev
 	$(PY) -P -m bench.startup $(ARGS)
 	$(PY) -P -m bench.footprint $(ARGS)
 	$(PY) -P -m bench.default_job $(ARGS)
+	$(PY) -P -m bench.overhead $(ARGS)
 
 campaign: dev
 	$(PY) -P -m bench.campaign $(ARGS)
