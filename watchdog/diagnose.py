@@ -8,8 +8,9 @@ Refuses to print, to write anything, to take or try a lock, and to change what i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
 
 from watchdog.checks import catalogue
 from watchdog.checks.catalogue import CATALOGUE, Check
@@ -90,4 +91,4 @@ def _measured(facts: Facts, limits: Limits, checks: tuple[Check, ...], measure: 
     if measure is None or "probe" not in needs_of(checks):
         return facts
     devices = to_measure(facts, limits)
-    return facts if isinstance(devices, str) else dataclasses.replace(facts, probe=measure(facts, devices))
+    return facts if isinstance(devices, str) else replace(facts, probe=measure(facts, devices))

@@ -9,12 +9,13 @@ what hangs there becomes a fact, and the loop goes on.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from watchdog.actuators.outputlog import punch_front
 from watchdog.checks import catalogue
@@ -65,7 +66,7 @@ class HostWatch:
         facts = self._lookout.poll(self._run)
         if not unseen(facts):
             self._seeing_s = facts.at_s
-        self._facts = facts = dataclasses.replace(facts, blind_s=facts.at_s - self._seeing_s)
+        self._facts = facts = replace(facts, blind_s=facts.at_s - self._seeing_s)
         return facts
 
     @property
@@ -80,7 +81,7 @@ class HostWatch:
         if self._judged_s is not None and now_s - self._judged_s < _JUDGE_EVERY_S:
             return False
         self._judged_s = now_s
-        self._facts = dataclasses.replace(self.facts, beat=run.beat, progress=run.progress)
+        self._facts = replace(self.facts, beat=run.beat, progress=run.progress)
         if not self._lookout.unread():
             self.findings = catalogue.judge(self._facts, self.limits)
         return True

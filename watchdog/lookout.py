@@ -7,9 +7,10 @@ Refuses to judge, and to know of jobs: paths, the run's root and its progress ar
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from watchdog.clock import Clock
 from watchdog.collectors.clocks import ClockWatch
@@ -46,8 +47,7 @@ _EVERY_S = {
 _DEADLINE_S = 10.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Targets:
+class Targets(Struct, frozen=True):
     """What to look at: (path, purpose) pairs. Disks: state, checkpoints, cache. Locks: supervisor, run.
 
     A purpose names a collector, so each is there once. `root` is the shim of the living run.
@@ -64,8 +64,7 @@ class Targets:
                 raise ValueError(f"a purpose is given twice: {', '.join(purposes)}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OfRun:
+class OfRun(Struct, frozen=True, kw_only=True):
     """What is known of the run from elsewhere, and becomes a part of the snapshot."""
 
     beat: Fact[BeatFact]

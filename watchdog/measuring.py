@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from watchdog import baselines
 from watchdog.checks import compute_floor, wrong_product
 from watchdog.checks.catalogue import CATALOGUE, judge
@@ -126,7 +128,7 @@ def probe(
 
     Raises StateError.
     """
-    wanted = limits if device in (None, CPU) else dataclasses.replace(limits, devices=(str(device),))
+    wanted = limits if device in (None, CPU) else replace(limits, devices=(str(device),))
     found = to_measure(facts, wanted)
     on_cpu = device == CPU or (device is None and isinstance(facts.devices, Absent))
     if on_cpu:
@@ -144,7 +146,7 @@ def probe(
         measured = measuring.measure(found)
     if not isinstance(measured, Known):
         return _nothing(measured.why)
-    findings = judge(dataclasses.replace(facts, probe=measured), wanted, _CHECKS)
+    findings = judge(replace(facts, probe=measured), wanted, _CHECKS)
     if store:
         for each in measured.value:
             about = [finding for finding in findings if finding.device in (None, each.device)]

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from watchdog.contract import ContractError, decode_number
 from watchdog.core.fact import Known, value_of
 from watchdog.core.facts import Clocks, Disk, Facts, Jump, OomKills, Progress, ProgressPoint
@@ -87,7 +89,7 @@ def with_memory(facts: Facts, remembered: Remembered) -> Facts:
         if looks and isinstance(disk, Known):
             # A diagnosis that looked several times has looks of its own: they come after the supervisor's.
             own = tuple(look for look in disk.value.earlier if look[0] > looks[-1][0])
-            value: Disk = dataclasses.replace(disk.value, earlier=(*looks, *own))
+            value: Disk = replace(disk.value, earlier=(*looks, *own))
             disks.append(Known(value, disk.at_s))
         else:
             disks.append(disk)
@@ -96,4 +98,4 @@ def with_memory(facts: Facts, remembered: Remembered) -> Facts:
         clocks = Known(remembered.clocks, remembered.at_s)
     if remembered.oom is not None and isinstance(oom, Known):
         oom = Known(remembered.oom, remembered.at_s)
-    return dataclasses.replace(facts, disks=tuple(disks), clocks=clocks, oom=oom)
+    return replace(facts, disks=tuple(disks), clocks=clocks, oom=oom)

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from watchdog.contract import encode_number
 from watchdog.core.fact import Absent, Known, Unknown
 from watchdog.core.findings import Finding
@@ -48,6 +50,8 @@ def record_of(value: Any) -> Any:
             return {str(key): record_of(each) for key, each in value.items()}
         case tuple() | list():
             return [record_of(each) for each in value]
+    if isinstance(value, Struct):
+        return {name: record_of(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: record_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value

@@ -17,6 +17,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from watchdog.core.collectorview import CollectorView
 from watchdog.core.fact import Absent, Known, Unknown
 from watchdog.core.facts import Facts
@@ -106,15 +108,25 @@ def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _of(parts[1], definitions)}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"enum": [member.value for member in kind]}
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    names = _fields(kind)
+    if names is not None:
         if kind.__name__ not in definitions:
             definitions[kind.__name__] = {}  # a type may hold itself
             hints = typing.get_type_hints(kind)
-            fields = {field.name: _of(hints[field.name], definitions) for field in dataclasses.fields(kind)}
+            fields = {name: _of(hints[name], definitions) for name in names}
             about = (kind.__doc__ or "").strip().partition("\n")[0]
             definitions[kind.__name__] = {"description": about, **_object(fields)}
         return {"$ref": f"#/$defs/{kind.__name__}"}
     raise TypeError(f"{kind!r} has no place in an answer")
+
+
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """The field names of a record type, None for any other."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return kind.__struct_fields__
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return None
 
 
 def page() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import pkgutil
@@ -12,6 +11,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import NO_RUN, ghost_gpu
 from tests.unit.checks.host import UUID, gpu, host
@@ -24,8 +24,8 @@ from watchdog.core.limits import Limits
 
 NO_CHECKS = {"catalogue", "contradiction", "figures", "owners", "xid_table"}
 MODULES = sorted(name for _, name, _ in pkgutil.iter_modules(checks.__path__) if name not in NO_CHECKS)
-FIELDS = {field.name for field in dataclasses.fields(Facts)} - {"at_s", "wall_s", "blind_s"}
-LIMITS = {field.name for field in dataclasses.fields(Limits)}
+FIELDS = set(Facts.__struct_fields__) - {"at_s", "wall_s", "blind_s"}
+LIMITS = set(Limits.__struct_fields__)
 WHY = "the stand-in could not see"
 
 
@@ -77,7 +77,7 @@ def test_every_limit_is_some_checks_and_every_remedy_too() -> None:
 def test_every_limit_has_a_key_and_the_same_default() -> None:
     """What is not among [limits] is configured elsewhere: the job's own need, devices and deadline."""
     keys = {field.name: field.default for field in msgspec.structs.fields(settings_limits.Limits)}
-    defaults = {field.name: getattr(Limits(), field.name) for field in dataclasses.fields(Limits)}
+    defaults = {name: getattr(Limits(), name) for name in LIMITS}
     elsewhere = {"memory_need_bytes", "disk_need_bytes", "devices", "train_deadline_s", "off", "xid"}
     assert keys == {name: default for name, default in defaults.items() if name not in elsewhere}
     assert settings_limits.ACTIONS == xid_table.ACTIONS
@@ -157,7 +157,7 @@ def test_unknown_facts_are_never_fine(check: Check) -> None:
 def test_each_unknown_fact_is_told_by_somebody(field: str) -> None:
     fact = Unknown(WHY)
     given = {"disks": (), "locks": ()} | {field: (fact,) if field in ("disks", "locks") else fact}
-    facts = dataclasses.replace(all_facts(Absent("none here")), **given)  # type: ignore[arg-type]
+    facts = replace(all_facts(Absent("none here")), **given)  # type: ignore[arg-type]
     told = [finding for finding in judge(facts, Limits()) if WHY in finding.reason]
     assert [finding.severity for finding in told] == [Severity.UNKNOWN]
 
@@ -169,7 +169,7 @@ def test_absent_facts_are_no_alarm(check: Check) -> None:
 
 
 def test_absent_is_told_apart_from_passed() -> None:
-    facts = dataclasses.replace(all_facts(Unknown(WHY)), driver=Absent("none here"))
+    facts = replace(all_facts(Unknown(WHY)), driver=Absent("none here"))
     assert set(absent(facts)) == {check.name for check in CATALOGUE if check.needs[0] == "driver"}
 
 
@@ -177,7 +177,7 @@ def test_a_check_that_fails_is_a_finding_and_costs_no_other() -> None:
     def broken(facts: Facts, limits: Limits) -> Finding:
         raise ZeroDivisionError("seven by nought")
 
-    bad = dataclasses.replace(CATALOGUE[-1], name="broken", judge=broken)
+    bad = replace(CATALOGUE[-1], name="broken", judge=broken)
     found = judge(all_facts(Unknown(WHY)), Limits(), (bad, *CATALOGUE))
     assert (found[0].check, found[0].severity) == ("broken", Severity.UNKNOWN)
     assert "seven by nought" in found[0].reason

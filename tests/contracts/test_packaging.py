@@ -26,10 +26,10 @@ TAKEN = frozenset({"__main__", "events", "observers", "tricks", "utils", "versio
 TOP_LEVEL = ("watchdog", "trainer", "bench")
 
 BOTH_WORK = """
-import watchdog.events, watchdog.observers, watchdog.contract, watchdog.core.facts
+import watchdog.events, watchdog.observers, watchdog.contract, watchdog.core.phase
 watchdog.observers.Observer().schedule(watchdog.events.FileSystemEventHandler(), ".")
 print(watchdog.events.__file__)
-print(watchdog.core.facts.__file__)
+print(watchdog.core.phase.__file__)
 print(watchdog.contract.__file__)
 """
 

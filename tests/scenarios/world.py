@@ -65,6 +65,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.fakes.nvml import standin
 from tests.unit.checks import host as healthy
 from watchdog.checks import catalogue
@@ -332,9 +334,9 @@ class World:
         same = {name: given.pop(name) for name in ("phase", "gradient_norm", "step") if name in given}
         points = list(healthy.points(count, every_s=every_s, **same))
         for back, loss in enumerate(reversed(losses), 1):
-            points[-back] = dataclasses.replace(points[-back], loss=loss)
+            points[-back] = replace(points[-back], loss=loss)
         shift = now_s - heard_s - points[-1].at_s
-        moved = tuple(dataclasses.replace(point, at_s=point.at_s + shift) for point in points)
+        moved = tuple(replace(point, at_s=point.at_s + shift) for point in points)
         return healthy.progress(points=moved, step_changed_s=now_s - stands_s, heard_s=now_s - heard_s, **given)
 
     def _given(self, facts: Facts) -> Facts:
@@ -366,14 +368,14 @@ class World:
             changes["pressure"] = Known(Pressure(**({"from_psi": True} | self.told["pressure"])), now_s)
         for name, why in self.told.get("unknown", {}).items():
             changes[name] = (Unknown(why),) if name in ("disks", "locks") else Unknown(why)
-        return dataclasses.replace(facts, **changes)
+        return replace(facts, **changes)
 
 
 def _roomy(fact: Fact[Disk]) -> Fact[Disk]:
     if not isinstance(fact, Known):
         return fact
     room = {"free_bytes": 200 * GIB, "total_bytes": 500 * GIB, "free_inodes": 30_000_000}
-    return dataclasses.replace(fact, value=dataclasses.replace(fact.value, **room, earlier=()))
+    return replace(fact, value=replace(fact.value, **room, earlier=()))
 
 
 def _limits(told: Mapping[str, Any]) -> Limits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from tests.scenarios.world import World, scenario_files
 from tests.unit.checks.host import host as healthy
@@ -235,7 +235,7 @@ def test_it_needs_neither_the_metrics_nor_nvml_nor_psutil() -> None:
     """The price of a start: what a look does not need is not imported."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import watchdog.diagnose, watchdog.render_diagnose;"
-        "names = ('prometheus_client', 'pynvml', 'psutil', 'subprocess', 'asyncio', 'msgspec', 'torch', 'tenacity');"
+        "names = ('prometheus_client', 'pynvml', 'psutil', 'subprocess', 'asyncio', 'torch', 'tenacity');"
         "print([name for name in names if name in sys.modules])"
     )
     argv = [sys.executable, "-P", "-c", program, str(Path(__file__).parents[2])]
@@ -335,7 +335,7 @@ def test_the_listing_names_every_check_with_what_it_proves() -> None:
 
 @pytest.mark.parametrize("check", CATALOGUE, ids=lambda check: check.name)
 def test_every_check_is_explained_with_its_limits_and_remedies(check: Any) -> None:
-    text = explanation(check, dataclasses.replace(Limits(), off=frozenset({check.name})))
+    text = explanation(check, replace(Limits(), off=frozenset({check.name})))
     assert "Proves: " in text
     assert "Near misses: " in text
     assert "switched off" in text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, processes
 from tests.unit.collectors.standin import Standin, answer
@@ -131,7 +132,7 @@ def test_a_baseline_of_too_few_results_is_not_taken_along_either(settings: Setti
 @pytest.mark.parametrize(
     ("facts", "row"),
     [
-        (idle(driver=dataclasses.replace(idle().driver.value, version="570.86.10")), answer()),  # type: ignore[union-attr]
+        (idle(driver=replace(idle().driver.value, version="570.86.10")), answer()),  # type: ignore[union-attr]
         (idle(), answer(dtype="fp16")),
         (idle(), answer(size=4096)),
         (idle(devices=(gpu(processes=(), uuid=OTHER),)), answer()),
@@ -261,7 +262,7 @@ def test_a_driver_without_a_version_is_called_so() -> None:
 
 def test_no_figure_makes_a_report_fall_over(settings: Settings) -> None:
     report = measure(settings)
-    odd = dataclasses.replace(report.probes[0], worst_error=math.nan, baseline_tflops=math.inf, seconds=1e-9)
+    odd = replace(report.probes[0], worst_error=math.nan, baseline_tflops=math.inf, seconds=1e-9)
     odd_report = dataclasses.replace(report, probes=(odd,))
     assert report_lines(odd_report)
     json.dumps(report_record(odd_report), allow_nan=False)

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.host import AT_S, disk, host, points, progress
 from watchdog.contract import ContractError
@@ -97,7 +98,7 @@ def test_a_single_look_gets_what_only_watching_can_tell() -> None:
     assert state.value == disk("state", earlier=LOOKS)
     assert checkpoints == host().disks[1]
     changed = {"clocks": merged.clocks, "oom": merged.oom, "disks": merged.disks}
-    assert dataclasses.replace(host(), **changed) == merged, "nothing else was touched"
+    assert replace(host(), **changed) == merged, "nothing else was touched"
 
 
 def test_looks_of_ones_own_come_after_the_supervisors() -> None:

@@ -6,63 +6,70 @@ takes no other with it. Refuses to be extended from outside: what is not in this
 
 from __future__ import annotations
 
-import dataclasses
 from types import ModuleType
 from typing import Protocol, cast
 
-from watchdog.checks import (
+# The list, in the order of reading: who holds the job, is it moving, can it go on, on what. A line here is all that a
+# new check needs: CATALOGUE below is made of these modules, in this order.
+# isort: off
+from watchdog.checks import (  # noqa: F401  (found by CATALOGUE)
+    lock_holder,
+    lock_ghost,
+    lock_unlinked,
+    lock_path,
     beat_process,
     beat_stale,
-    blind,
-    cgroup_limit,
-    clock_step,
-    compute_floor,
+    steps_frozen,
+    loss_nan,
+    loss_exploding,
+    loss_frozen,
+    throughput,
+    run_stuck,
+    run_defunct,
+    driver,
+    driver_mismatch,
+    driver_hung,
+    driver_crash,
+    dxg_bridge,
+    dxg_residency,
     device_missing,
+    gpu_lost,
+    reset_required,
+    ghost_context,
+    sysmem_paging,
+    utilization_power,
+    lost_pid,
+    memory_unowned,
+    foreign_process,
+    wrong_product,
+    compute_floor,
+    xid,
+    ecc,
+    thermal_slowdown,
+    power_brake,
+    pcie,
     device_readings,
+    memory,
+    oom_kill,
+    cgroup_limit,
+    memory_pressure,
+    disk_space,
     disk_filling,
     disk_inodes,
     disk_read_only,
-    disk_space,
-    driver,
-    driver_crash,
-    driver_hung,
-    driver_mismatch,
-    drvfs,
-    dxg_bridge,
-    dxg_residency,
-    ecc,
-    foreign_process,
-    ghost_context,
-    gpu_lost,
-    io_errors,
-    lock_ghost,
-    lock_holder,
-    lock_path,
-    lock_unlinked,
-    loss_exploding,
-    loss_frozen,
-    loss_nan,
-    lost_pid,
-    memory,
-    memory_pressure,
-    memory_unowned,
-    oom_kill,
-    pcie,
-    power_brake,
-    reset_required,
-    run_defunct,
-    run_stuck,
-    steps_frozen,
-    suspended,
-    sysmem_paging,
-    thermal_slowdown,
-    throughput,
-    utilization_power,
     windows_drive,
-    wrong_product,
+    drvfs,
+    io_errors,
     wsl_settings,
-    xid,
+    suspended,
+    clock_step,
+    blind,
 )
+# isort: on
+
+from msgspec import Struct
+from msgspec.structs import replace
+
 from watchdog.core.facts import Absent, Device, Facts, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, unknown
 from watchdog.core.limits import Limits, may_name
@@ -74,8 +81,7 @@ class Judge(Protocol):
     def __call__(self, facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]: ...
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One check: `needs` are field names of Facts; `proves` is a line for people, `about` the whole docstring.
 
     `worst` is the loudest that it ever says, `remedies` all that it ever names, `limits` the figures it compares with.
@@ -105,62 +111,10 @@ def _check(module: ModuleType) -> Check:
     )
 
 
-# In the order of reading: who holds the job, is it moving, can it go on, on what.
 CATALOGUE: tuple[Check, ...] = tuple(
     _check(module)
-    for module in (
-        lock_holder,
-        lock_ghost,
-        lock_unlinked,
-        lock_path,
-        beat_process,
-        beat_stale,
-        steps_frozen,
-        loss_nan,
-        loss_exploding,
-        loss_frozen,
-        throughput,
-        run_stuck,
-        run_defunct,
-        driver,
-        driver_mismatch,
-        driver_hung,
-        driver_crash,
-        dxg_bridge,
-        dxg_residency,
-        device_missing,
-        gpu_lost,
-        reset_required,
-        ghost_context,
-        sysmem_paging,
-        utilization_power,
-        lost_pid,
-        memory_unowned,
-        foreign_process,
-        wrong_product,
-        compute_floor,
-        xid,
-        ecc,
-        thermal_slowdown,
-        power_brake,
-        pcie,
-        device_readings,
-        memory,
-        oom_kill,
-        cgroup_limit,
-        memory_pressure,
-        disk_space,
-        disk_filling,
-        disk_inodes,
-        disk_read_only,
-        windows_drive,
-        drvfs,
-        io_errors,
-        wsl_settings,
-        suspended,
-        clock_step,
-        blind,
-    )
+    for module in list(globals().values())
+    if isinstance(module, ModuleType) and module.__name__.startswith("watchdog.checks.")
 )
 
 
@@ -215,7 +169,7 @@ def _weighed(finding: Finding, devices: dict[str, Device], limits: Limits) -> Fi
         return finding
     if may_name(limits.devices, device, devices.values()):
         return finding
-    return dataclasses.replace(
+    return replace(
         finding,
         severity=Severity.WARNING,
         remedy=Remedy.LOOK if finding.remedy is Remedy.RELAUNCH else finding.remedy,

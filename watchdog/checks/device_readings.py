@@ -10,7 +10,6 @@ are told by `gpu-lost` and `reset-required`.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from watchdog.checks import gpu_lost
@@ -75,10 +74,10 @@ def _judge(device: Device) -> tuple[Finding, ...]:
 def _readings(device: Device) -> dict[str, Fact[Any]]:
     found: dict[str, Fact[Any]] = {}
     for whole in (device, device.now):
-        for field in dataclasses.fields(whole):
-            value: Fact[Any] = getattr(whole, field.name)
+        for name in whole.__struct_fields__:
+            value: Fact[Any] = getattr(whole, name)
             if isinstance(value, Known | Unknown | Absent):
-                found[_words(field.name)] = value
+                found[_words(name)] = value
     return found | {f"counter {name}": counter for name, counter in device.clocks_event_counters_us.items()}
 
 

@@ -8,8 +8,9 @@ Refuses to judge what a line is worth, and to raise: any text may come.
 
 from __future__ import annotations
 
-import dataclasses
 import re
+
+from msgspec import Struct
 
 from watchdog.core.kernel import KernelKind, KernelLine
 
@@ -24,8 +25,7 @@ _TASK = r"(?P<subject>.{1,64})"
 _BTRFS = rf"\(device {_DEVICE}(?::? state \w+)?\)"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True, kw_only=True):
     """`marker`: a plain piece of every such line, so that all others cost no regular expression.
 
     `form` may name `number` and `subject`; `number` here is for a line that does not write its own. Forms are compiled

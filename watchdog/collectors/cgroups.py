@@ -8,10 +8,11 @@ Known limit: where no cgroup file system is mounted (some containers) there is n
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import posixpath
 from collections.abc import Iterator
+
+from msgspec import Struct
 
 from watchdog.collectors.filesystems import Mount, read_mounts
 from watchdog.collectors.roots import Roots
@@ -19,8 +20,7 @@ from watchdog.collectors.roots import Roots
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)  # no such file here, or the group went away while we looked
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Controller:
+class Controller(Struct, frozen=True, kw_only=True):
     """Where the memory controller is: `point` is its mount, `path` this process's group below it."""
 
     version: int

@@ -8,10 +8,11 @@ state D would keep even our own exit from completing, so a disposable child asks
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import sys
+
+from msgspec import Struct
 
 from watchdog.clock import Clock
 from watchdog.collectors.child import DisposableChild
@@ -43,8 +44,7 @@ _FIRST_GAP_S, _LAST_GAP_S = 1.0, 128.0  # 120 looks 128 s apart: four hours
 _SHARE_OF_C = re.compile(r"drvfsa?C\d*", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class Room(Struct, frozen=True, kw_only=True):
     """statvfs(3) in bytes and inodes. `free_bytes` is f_bavail, also for root: the reserve is not ours to plan with."""
 
     free_bytes: int

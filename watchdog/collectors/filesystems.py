@@ -8,10 +8,11 @@ links are followed one component at a time and the walk stops at such a mount.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import stat
+
+from msgspec import Struct
 
 # Native and local: flock is kept by this kernel, seen by every process on it, and freed with the last descriptor.
 # What is not here is not trusted. 9p (DrvFs too), NFS and CIFS turn flock into something else or ignore it; FUSE and
@@ -53,8 +54,7 @@ _MOST_LINKS = 40  # as the kernel's own limit (path_resolution(7))
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     """One line of mountinfo (proc_pid_mountinfo(5)). `device` is the file system's own (major, minor)."""
 
     device: tuple[int, int]
@@ -66,8 +66,7 @@ class Mount:
     super_options: frozenset[str]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FileSystem:
+class FileSystem(Struct, frozen=True, kw_only=True):
     """What a path lies on.
 
     `path` is the real path, as far as it could be followed safely; `existing` its nearest existing parent, or itself;
@@ -157,8 +156,7 @@ def _may_hang(mount: Mount) -> bool:
     return mount.point != "/" and mount.kind not in SAFE_TO_LOOK_UP
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Walk:
+class _Walk(Struct, frozen=True):
     """How far a path could be followed. `mount` holds its end, or is where the walk had to stop."""
 
     path: str

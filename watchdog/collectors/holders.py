@@ -13,10 +13,11 @@ Known limit: without root the files of other users' processes are hidden; they a
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Collection
+
+from msgspec import Struct
 
 from watchdog.collectors.openfiles import Scan
 from watchdog.collectors.processes import read_process
@@ -43,8 +44,7 @@ ASKERS = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Holders:
+class Holders(Struct, frozen=True, kw_only=True):
     """By pid. `unreadable`: processes whose open files are hidden from us; 0 where there is no device to hold."""
 
     holders: tuple[DeviceHolder, ...] = ()

@@ -18,11 +18,12 @@ Refuses to write, and to wait: the file is opened non-blocking.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import errno
 import os
 import re
 import stat
+
+from msgspec import Struct
 
 from watchdog.classify.kernel_lines import MARKERS, classify
 from watchdog.clock import Clock
@@ -37,8 +38,7 @@ _MEANS_SOMETHING = re.compile(b"|".join(map(re.escape, MARKERS)))  # one pass ov
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """The head of one record. `kernel`: it was written by the kernel itself."""
 
     sequence: int

@@ -20,11 +20,12 @@ fact unknown, not free); a holder in another PID namespace whose files we cannot
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from watchdog.clock import Clock
 from watchdog.collectors.filesystems import FileSystem, locate
@@ -38,8 +39,7 @@ _LINE = re.compile(r"\d+: (?P<waits>-> )?FLOCK +\S+ +(?P<mode>READ|WRITE) +(?P<p
 _COMMAND_LIMIT = 200
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class KernelLock:
+class KernelLock(Struct, frozen=True, kw_only=True):
     """One granted flock. `pid` took it, and may be dead or 0 (another namespace)."""
 
     pid: int
@@ -171,9 +171,8 @@ def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, moment: Momen
     return Known(lock, clock.monotonic())
 
 
-@dataclasses.dataclass(slots=True)
-class _Found:
-    pids: list[int] = dataclasses.field(default_factory=list)
+class _Found(Struct):
+    pids: list[int] = field(default_factory=list)
     exclusive: bool = False
     unlinked: bool = False
 

@@ -6,25 +6,24 @@ Refuses to remember anything; devices.py does.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from watchdog.collectors.nvml_questions import COUNTERS, FAST, SLOW
 from watchdog.core.devicefacts import DeviceProcess, DeviceSample
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """NVML cannot be initialised or does not count its devices. `code` -1: there is no way to ask it."""
 
     code: int
     text: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SlowReadings:
+class SlowReadings(Struct, frozen=True, kw_only=True):
     """What was read now and then: fields of Device by name, the counters, and what cannot be true."""
 
     fields: dict[str, Fact[Any]]
@@ -32,8 +31,7 @@ class SlowReadings:
     implausible: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One device of one sample."""
 
     uuid: str
@@ -45,8 +43,7 @@ class Row:
     slow: SlowReadings | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """One answer. `versions` (driver, CUDA) come now and then."""
 
     rows: tuple[Row, ...]

@@ -10,7 +10,7 @@ Refuses to say who was killed: the kernel log does (kernel_log.py).
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import Struct
 
 from watchdog.clock import Clock
 from watchdog.collectors.cgroups import Controller, ancestors, own_controller, parse_counters, read_small
@@ -21,8 +21,7 @@ from watchdog.core.facts import Fact, Known, OomKills, Unknown
 _APART_S = 60.0  # between the looks that are kept: 60 of them, not 3,600
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True, kw_only=True):
     at_s: float
     host: int  # kills since the first look
     cgroup: int

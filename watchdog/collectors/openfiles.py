@@ -11,12 +11,13 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 _DELETED = " (deleted)"
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in field 9 of /proc/PID/stat: has no files
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class OpenFile:
+class OpenFile(Struct, frozen=True):
     """One descriptor of one process. `name` as the kernel writes it, without its ` (deleted)` mark."""
 
     pid: int

@@ -13,10 +13,11 @@ counts as stuck throughout. Threads are looked at up to a bound, and a process b
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections import Counter
 from collections.abc import Collection
+
+from msgspec.structs import replace
 
 from watchdog.clock import Clock
 from watchdog.collectors.holders import read_holders
@@ -152,7 +153,7 @@ class ProcessWatch:
 
     def _longest_stuck(self, stuck: list[RunProcess]) -> tuple[RunProcess, ...]:
         longest = sorted(stuck, key=lambda each: -each.stuck_s)[:_MOST_TOLD]
-        return tuple(dataclasses.replace(each, wait_channel=self._wait_channel(str(each.pid))) for each in longest)
+        return tuple(replace(each, wait_channel=self._wait_channel(str(each.pid))) for each in longest)
 
 
 def _without_kernel_threads(table: tuple[Process, ...]) -> list[Process]:

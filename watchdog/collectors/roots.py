@@ -6,12 +6,12 @@ Refuses to read anything, and to be a global.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
+from msgspec import Struct
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Roots:
+
+class Roots(Struct, frozen=True):
     """`base` is the folder that stands for `/`."""
 
     base: str = "/"

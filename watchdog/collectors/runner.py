@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+
 from watchdog.clock import Clock
 from watchdog.core.collectorview import CollectorView
 from watchdog.core.facts import Fact, Known, Unknown
@@ -22,8 +24,7 @@ from watchdog.core.facts import Fact, Known, Unknown
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Polled(Generic[T]):
+class Polled(Struct, Generic[T], frozen=True):
     """The newest fact and its age in seconds, None when there is none; `unread`: the first answer is on its way."""
 
     fact: Fact[T]

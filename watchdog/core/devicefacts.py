@@ -8,8 +8,9 @@ Refuses to read anything and to judge.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from watchdog.core.fact import Absent, Fact
 
@@ -43,8 +44,7 @@ REASON_HW_POWER_BRAKE = 0x80
 REASON_DISPLAY_CLOCKS = 0x100
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True, kw_only=True):
     """The driver as a whole. Known as soon as there is anything of NVIDIA here, whether or not it answers.
 
     `code` is the NVML code with which initialising or counting failed, None when it did not. `silent_s`: how long the
@@ -68,8 +68,7 @@ class Driver:
         return self.version is not None and self.code is None and self.silent_s == 0 and self.crashes == 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceProcess:
+class DeviceProcess(Struct, frozen=True, kw_only=True):
     """A process that NVML names. `here`: `/proc` knew the number at the same moment."""
 
     pid: int
@@ -79,8 +78,7 @@ class DeviceProcess:
     command: str = ""  # comm, "" where there is none to be read
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceSample:
+class DeviceSample(Struct, frozen=True, kw_only=True):
     """What changes from second to second, all read at `at_s`."""
 
     at_s: float
@@ -100,8 +98,7 @@ class DeviceSample:
     processes: Fact[tuple[DeviceProcess, ...]] = _NOTHING
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One device. `recent` has at least one sample, the newest last."""
 
     uuid: str
@@ -125,7 +122,7 @@ class Device:
     remapped_uncorrectable: Fact[int] = _NOTHING
     remap_pending: Fact[bool] = _NOTHING
     remap_failed: Fact[bool] = _NOTHING
-    clocks_event_counters_us: Mapping[str, Fact[int]] = dataclasses.field(default_factory=dict)
+    clocks_event_counters_us: Mapping[str, Fact[int]] = field(default_factory=dict)
     xid_counts: Fact[Mapping[int, int]] = _NO_EVENTS  # since sampling began
     implausible: tuple[str, ...] = ()  # readings of the newest sample that cannot be true, in words
 
@@ -145,8 +142,7 @@ class Device:
         return f"{name} ({NAMELESS if self.nameless else self.uuid[:12]})"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True, kw_only=True):
     """What the matrix product said of one device. `baseline_tflops`: what it did before, of this size and type."""
 
     device: str  # UUID, or "cpu"

@@ -5,8 +5,9 @@ Responsible for its shape and for the one rule that makes an exit code of it. Re
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from watchdog.core.collectorview import CollectorView
 from watchdog.core.facts import Facts
@@ -17,8 +18,7 @@ _EXIT_CODES = {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.UNKNOWN: 3, S
 EXIT_UNKNOWN = _EXIT_CODES[Severity.UNKNOWN]  # also of a usage error, or a failure of our own
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """Findings in the catalogue's order. `absent`: checks that had nothing to look at, which is not a pass."""
 
     findings: tuple[Finding, ...]

@@ -5,29 +5,27 @@ Unknown is never healthy; absent is never a fault by itself. Refuses to guess a 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Known(Generic[T]):
+class Known(Struct, Generic[T], frozen=True):
     """A value and the CLOCK_MONOTONIC second at which it was read."""
 
     value: T
     at_s: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """We looked and could not see; `why` is a sentence for a person."""
 
     why: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """There is no such thing on this host; `why` says how we know."""
 
     why: str = ""

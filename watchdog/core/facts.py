@@ -7,7 +7,7 @@ Refuses to read anything: collectors make facts, checks judge them.
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import Struct
 
 from watchdog.core.devicefacts import Device, DeviceProcess, DeviceSample, Driver, Probe
 from watchdog.core.fact import Absent, Fact, Known, Unknown, value_of
@@ -46,8 +46,7 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CgroupLimit:
+class CgroupLimit(Struct, frozen=True, kw_only=True):
     """One ancestor cgroup with a memory limit. `held_bytes` is usage without file pages, which can be had."""
 
     cgroup: str
@@ -55,8 +54,7 @@ class CgroupLimit:
     held_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """Host memory in bytes. `limit_*` come from the tightest ancestor cgroup, where there is one.
 
     `available_bytes` is what the job can get: the least of MemAvailable and, for each ancestor cgroup,
@@ -74,8 +72,7 @@ class Memory:
     swap_free_bytes: int = 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Pressure:
+class Pressure(Struct, frozen=True, kw_only=True):
     """Pressure stall information of memory, percent of time (Documentation/accounting/psi.rst).
 
     Without PSI (`from_psi` false) the two figures are 0 and `major_faults_per_s` and `swapped_in_per_s` (pages) speak;
@@ -91,8 +88,7 @@ class Pressure:
     swapped_in_per_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OomKills:
+class OomKills(Struct, frozen=True, kw_only=True):
     """Processes that the kernel killed for memory. Counters never go back; `since_*` are deltas over `watched_s`.
 
     A single look has watched nothing: its deltas are 0, and the kernel log has to tell.
@@ -106,8 +102,7 @@ class OomKills:
     watched_s: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True, kw_only=True):
     """One path the job writes to, and the file system under it."""
 
     path: str
@@ -122,8 +117,7 @@ class Disk:
     earlier: tuple[tuple[float, int], ...] = ()  # (monotonic s, free bytes) of looks before, oldest first
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LockHolder:
+class LockHolder(Struct, frozen=True, kw_only=True):
     """A process that has the lock file open while the kernel lists a lock on its inode."""
 
     pid: int
@@ -131,8 +125,7 @@ class LockHolder:
     since_wall_s: float | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True, kw_only=True):
     """A lock as the kernel sees it (`/proc/locks`, matched by device and inode), without touching it."""
 
     path: str
@@ -143,8 +136,7 @@ class Lock:
     unlinked: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class BeatFact:
+class BeatFact(Struct, frozen=True, kw_only=True):
     """The run's last beat as facts. `age_s` is measured on the monotonic clock."""
 
     run_id: str
@@ -157,8 +149,7 @@ class BeatFact:
     alive: bool  # the beating process is alive and is the one that beat
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProgressPoint:
+class ProgressPoint(Struct, frozen=True, kw_only=True):
     """One look at the run's progress; what the trainer did not say is None."""
 
     at_s: float
@@ -169,8 +160,7 @@ class ProgressPoint:
     phase: str | None = None  # of the beat; None from a log
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """The run's progress over time, from its beats or from its log. `points`: oldest first, each a new word of the run.
 
     `step_changed_s` is the moment at which the step was first seen as it is now. `step_s` are seconds a step:
@@ -187,8 +177,7 @@ class Progress:
     recent_step_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceHolder:
+class DeviceHolder(Struct, frozen=True, kw_only=True):
     """A process that has a device node open. Our own sampling child is left out."""
 
     pid: int
@@ -197,8 +186,7 @@ class DeviceHolder:
     of_run: bool  # it belongs to the run of this job
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunProcess:
+class RunProcess(Struct, frozen=True, kw_only=True):
     """A process of the run. `states` counts its threads by their letter in `/proc`; `stuck_s`: how long in state D."""
 
     pid: int
@@ -210,8 +198,7 @@ class RunProcess:
     defunct_s: float = 0.0  # the same for Z
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Processes:
+class Processes(Struct, frozen=True, kw_only=True):
     """The process table as far as the checks need it."""
 
     # Are our pids those of the kernel itself, which NVML speaks of? None: not to be told, or some are hidden from us.
@@ -224,8 +211,7 @@ class Processes:
     defunct: tuple[RunProcess, ...] = ()  # of the whole host, Z
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True, kw_only=True):
     """A leap of the clocks. `kind`: "suspend" (the machine slept), "step" (wall clock set), "freeze" (we slept)."""
 
     kind: str
@@ -233,8 +219,7 @@ class Jump:
     seconds: float  # negative: the wall clock was set back
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Clocks:
+class Clocks(Struct, frozen=True, kw_only=True):
     """Boot id and what the clocks did. `asleep_s`: CLOCK_BOOTTIME - CLOCK_MONOTONIC, since boot; 0 on WSL, always."""
 
     boot_id: str
@@ -243,8 +228,7 @@ class Clocks:
     jumps: tuple[Jump, ...] = ()  # oldest first, the last few
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Wsl:
+class Wsl(Struct, frozen=True, kw_only=True):
     """Windows Subsystem for Linux. Settings are as written in wsl.conf and .wslconfig, by "section.key", lower case."""
 
     version: int  # 1 or 2
@@ -256,8 +240,7 @@ class Wsl:
     dxg: bool = False  # /dev/dxg is there
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """One frozen snapshot of the host, as far as the checks need it."""
 
     at_s: float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+from msgspec import Struct
 
 
 class Severity(enum.IntEnum):
@@ -50,8 +51,7 @@ class Remedy(enum.Enum):
     LOOK = "look at the reason given; the watchdog could not see"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One check's word about one subject.
 
     `reason` is a sentence with figures and units; `evidence` are further lines; `subject` names the device, disk

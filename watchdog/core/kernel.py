@@ -5,8 +5,9 @@ Refuses to read the log (collectors/kernel_log.py) and to know the patterns (cla
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+from msgspec import Struct
 
 
 class KernelKind(enum.Enum):
@@ -22,8 +23,7 @@ class KernelKind(enum.Enum):
     HUNG_TASK = "hung-task"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class KernelLine:
+class KernelLine(Struct, frozen=True, kw_only=True):
     """One line. `at_s` on CLOCK_MONOTONIC, as the kernel stamped it."""
 
     at_s: float
@@ -33,8 +33,7 @@ class KernelLine:
     subject: str = ""  # PCI address ("0000:01:00.0"), device ("sda1"), process name
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class KernelLog:
+class KernelLog(Struct, frozen=True, kw_only=True):
     """The lines that mean something, oldest first; `since_s`: the stamp of the oldest line of any kind that was read.
 
     `dropped`: lines that the kernel overwrote before they were read.

@@ -6,8 +6,9 @@ in for a job; `diagnose` without any configuration uses the defaults. watchdog/s
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
 
 from watchdog.core.devicefacts import Device
 
@@ -16,8 +17,7 @@ MEMORY_NEED_BYTES = GIB
 GPU_MEMORY_NEED_BYTES = 3 * GIB  # the diary: below it torch.load failed even with device memory to spare
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What one job asks of its host, and where a reading becomes a finding.
 
     `memory_need_bytes` None: the job states none; see `memory_need`. `devices` None: every device is the job's; else
@@ -29,7 +29,7 @@ class Limits:
     devices: tuple[str, ...] | None = None
     train_deadline_s: float = 120.0
     off: frozenset[str] = frozenset()  # checks that are switched off
-    xid: Mapping[int, str] = dataclasses.field(default_factory=dict)  # overrides, see checks/xid_table.py
+    xid: Mapping[int, str] = field(default_factory=dict)  # overrides, see checks/xid_table.py
 
     inodes_least: int = 1000
     # devices

@@ -14,6 +14,8 @@ import dataclasses
 import math
 import statistics
 
+from msgspec.structs import replace
+
 from watchdog.contract import Beat
 from watchdog.core.facts import Progress, ProgressPoint
 
@@ -82,7 +84,7 @@ def add(window: ProgressWindow, point: ProgressPoint) -> ProgressWindow:
     if window.points and window.heard_s == point.at_s and _same(window.points[-1], point):
         return window
     if window.heard_s is not None and point.at_s < window.heard_s:
-        point = dataclasses.replace(point, at_s=window.heard_s)
+        point = replace(point, at_s=window.heard_s)
     window = _timed(window, point)
     changed = not window.points or not _same(window.points[-1], point)
     return dataclasses.replace(

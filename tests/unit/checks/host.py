@@ -6,7 +6,6 @@ samples are alike, a second apart, the newest at AT_S; `sample(...)` one of them
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from watchdog.core.facts import (
@@ -82,7 +81,7 @@ def gpu(
     *, samples: int = 5, recent: tuple[DeviceSample, ...] | None = None, uuid: str = UUID, **changes: Any
 ) -> Device:
     """A 3060. What is a field of DeviceSample goes into each of its `samples`; the rest into the device."""
-    of_sample = {field.name for field in dataclasses.fields(DeviceSample)}
+    of_sample = set(DeviceSample.__struct_fields__)
     each = {name: changes.pop(name) for name in list(changes) if name in of_sample}
     if recent is None:
         recent = tuple(sample(AT_S - back, **each) for back in reversed(range(samples)))

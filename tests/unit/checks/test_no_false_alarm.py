@@ -11,6 +11,7 @@ import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import WSL
 from tests.unit.checks.host import AT_S, GIB, TRAINER_PID, UUID, host, points
@@ -182,7 +183,7 @@ def healthy(dice: random.Random) -> Facts:
     )
     jumps = (Jump(kind="freeze", at_s=AT_S - min(0.5, age_s / 2), seconds=frozen_s),) if frozen_s else ()
     by_log = source != "beats"
-    return dataclasses.replace(
+    return replace(
         BASE,
         devices=Known((device,), AT_S),
         processes=spotty(dice, Known(processes, AT_S)),
@@ -226,7 +227,7 @@ def haunted(dice: random.Random, facts: Facts) -> Facts:
         )
         for back in reversed(range(dice.choice((5, 8))))
     )
-    device = dataclasses.replace(
+    device = replace(
         device,
         recent=recent,
         memory_total_bytes=Known(card.memory_bytes, AT_S),
@@ -244,10 +245,10 @@ def haunted(dice: random.Random, facts: Facts) -> Facts:
         assert isinstance(BASE.beat, Known)
         assert isinstance(BASE.progress, Known)
         phase = dice.choice(("train", "evaluate", "save"))
-        beat = dataclasses.replace(BASE.beat.value, age_s=age_s, phase=phase, deadline_s=dice.choice((120.0, 600.0)))
-        progress = dataclasses.replace(BASE.progress.value, step_changed_s=AT_S - age_s, heard_s=AT_S - age_s)
+        beat = replace(BASE.beat.value, age_s=age_s, phase=phase, deadline_s=dice.choice((120.0, 600.0)))
+        progress = replace(BASE.progress.value, step_changed_s=AT_S - age_s, heard_s=AT_S - age_s)
         changes = dict(beat=Known(beat, AT_S), progress=Known(progress, AT_S))
-    return dataclasses.replace(
+    return replace(
         facts, devices=Known((device,), AT_S), processes=Known(processes, AT_S), clocks=BASE.clocks, **changes
     )
 
@@ -266,12 +267,11 @@ def unattended(dice: random.Random, facts: Facts) -> Facts:
         return (DeviceProcess(pid=8123, kind=kind, memory_bytes=None, here=False),)
 
     recent = tuple(
-        dataclasses.replace(sample, processes=spotty(dice, Known(theirs(sample), sample.at_s)))
-        for sample in device.recent
+        replace(sample, processes=spotty(dice, Known(theirs(sample), sample.at_s))) for sample in device.recent
     )
-    return dataclasses.replace(
+    return replace(
         facts,
-        devices=Known((dataclasses.replace(device, recent=recent),), AT_S),
+        devices=Known((replace(device, recent=recent),), AT_S),
         processes=Known(Processes(initial_namespace=bare, pid_max=4_194_304, run=(), holders=()), AT_S),
         beat=Absent("no run of this job is alive"),
         progress=Absent("no run of this job is alive"),

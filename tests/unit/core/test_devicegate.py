@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.host import GIB, UUID, gpu, host, process, processes
 from watchdog.checks.catalogue import GATING, judge
@@ -52,7 +52,7 @@ def test_a_critical_finding_closes_it_with_its_figures_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("severity", [Severity.OK, Severity.UNKNOWN, Severity.WARNING])
 def test_what_is_less_than_critical_does_not_close_it(severity: Severity) -> None:
-    found = gate(host(), dataclasses.replace(SICK, severity=severity))
+    found = gate(host(), replace(SICK, severity=severity))
     assert found is not None
     assert found.open
 
@@ -87,9 +87,9 @@ def test_a_host_without_a_driver_is_open(named: tuple[str, ...] | None) -> None:
     ("driver", "words"),
     [
         (Unknown("NVML answers nonsense"), "cannot be seen: NVML answers nonsense"),
-        (dataclasses.replace(DRIVER, silent_s=33.0), "does not answer: no answer for 33 s"),
-        (dataclasses.replace(DRIVER, version=None, code=999, error="unknown error"), "does not answer: unknown error"),
-        (dataclasses.replace(DRIVER, crashes=1, crash="died of signal 11"), "does not answer: died of signal 11"),
+        (replace(DRIVER, silent_s=33.0), "does not answer: no answer for 33 s"),
+        (replace(DRIVER, version=None, code=999, error="unknown error"), "does not answer: unknown error"),
+        (replace(DRIVER, crashes=1, crash="died of signal 11"), "does not answer: died of signal 11"),
     ],
 )
 def test_a_driver_that_does_not_answer_closes_it(driver: Any, words: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, process, processes
 from watchdog.core.facts import Absent, DeviceHolder, Facts, Unknown
@@ -92,7 +92,7 @@ def test_where_nvml_names_nobody_an_open_node_tells() -> None:
     holder = DeviceHolder(pid=99, command="python", nodes=("/dev/nvidiactl", "/dev/nvidia0"), of_run=False)
     held = idle(devices=(unnamed,), processes=processes(run=(), holders=(holder,)))
     assert why_not(held).endswith("is in use by pid 99 (python), which has /dev/nvidia0 open")
-    elsewhere = dataclasses.replace(holder, nodes=("/dev/nvidia1", "/dev/nvidiactl"))
+    elsewhere = replace(holder, nodes=("/dev/nvidia1", "/dev/nvidiactl"))
     assert measured(idle(devices=(unnamed,), processes=processes(run=(), holders=(elsewhere,)))) == [UUID]
 
 
