@@ -18,12 +18,14 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from watchdog.clock import Clock
 from watchdog.collectors import linechild, nvml_child
 from watchdog.collectors.linechild import LineChild
-from watchdog.collectors.nvml_answer import Refusal, Row, Sample, parse_answer
+from watchdog.collectors.nvml_answer import AS_BEFORE, Refusal, Row, Sample, parse_answer
 from watchdog.collectors.nvml_library import device_node, find_library, nothing_here
-from watchdog.collectors.nvml_questions import NAMELESS
+from watchdog.collectors.nvml_questions import NAMELESS, OF_WORK
 from watchdog.collectors.roots import Roots
 from watchdog.core.devicefacts import (
     NVML_DRIVER_NOT_LOADED,
@@ -63,6 +65,8 @@ class _Remembered:
         self.xids: dict[int, int] = {}
 
     def take(self, row: Row, *, believe_sample: bool) -> None:
+        if row.sample.performance_state is AS_BEFORE:
+            row = replace(row, sample=_as_before(row.sample, self.recent[-1] if self.recent else None))
         self.row = row
         if believe_sample:
             self.recent.append(row.sample)
@@ -82,6 +86,9 @@ class _Remembered:
         self.earlier_xids.update(self.xids)
         self.xids = {}
 
+    def _counted(self) -> dict[int, int]:
+        return dict(self.earlier_xids + Counter(self.xids)) if self.earlier_xids else self.xids
+
     def device(self, *, missing: bool) -> Device:
         row, xids = self.row, self.row.xids
         return Device(
@@ -91,12 +98,17 @@ class _Remembered:
             lost_code=row.lost_code,
             missing=missing,
             implausible=() if missing else row.implausible + self.slow_implausible,
-            xid_counts=Known(dict(self.earlier_xids + Counter(self.xids)), row.sample.at_s)
-            if isinstance(xids, dict)
-            else xids,
+            xid_counts=Known(self._counted(), row.sample.at_s) if isinstance(xids, dict) else xids,
             clocks_event_counters_us=self.counters,
             **self.fields,
         )
+
+
+def _as_before(sample: DeviceSample, before: DeviceSample | None) -> DeviceSample:
+    """An idle device was not asked again for some readings: they stand as they were, with the time they were read."""
+    if before is None:  # what was read before a gap in our schedule does not count any more
+        return replace(sample, **dict.fromkeys(OF_WORK, Unknown("not asked again of an idle device yet")))
+    return replace(sample, **{name: getattr(before, name) for name in OF_WORK})
 
 
 class DeviceWatch:
@@ -125,7 +137,7 @@ class DeviceWatch:
         self._not_before_s = 0.0  # no look, no question and no start before
         self._closed = False
         self._child: LineChild | None = None
-        self._outstanding = False
+        self._outstanding = self._just_asked = False
         self._asked_s: float | None = None  # the first question since the last answer
         self._failures = 0  # ends of children since the last sample: the backoff
         self._crashes = 0
@@ -169,7 +181,7 @@ class DeviceWatch:
                 return
             self._begin(now_s)
         if self._child is not None and self._child.say(b"sample\n"):
-            self._outstanding = True
+            self._outstanding = self._just_asked = True
             self._question_s = now_s
             if self._asked_s is None:
                 self._asked_s = now_s
@@ -178,7 +190,10 @@ class DeviceWatch:
 
     def see(self) -> tuple[Fact[Driver], Fact[tuple[Device, ...]]]:
         """The newest that is known, at once."""
-        self._take_what_came()
+        if self._just_asked:  # and took what had come: an answer needs a moment
+            self._just_asked = False
+        else:
+            self._take_what_came()
         if self._nothing is not None:
             return Absent(self._nothing), Absent(self._nothing)
         now_s = self._clock.monotonic()
@@ -316,8 +331,9 @@ class DeviceWatch:
         listed = {row.uuid for row in answer.rows}
         for row in answer.rows:
             self._known.setdefault(row.uuid, _Remembered(self._samples)).take(row, believe_sample=believe)
-        for uuid in [uuid for uuid in self._known if uuid.startswith(NAMELESS) and uuid not in listed]:
-            del self._known[uuid]  # it has a UUID by now
+        if len(self._known) > len(listed):
+            for uuid in [uuid for uuid in self._known if uuid.startswith(NAMELESS) and uuid not in listed]:
+                del self._known[uuid]  # it has a UUID by now
         if believe:
             devices = [known.device(missing=uuid not in listed) for uuid, known in self._known.items()]
             devices.sort(key=lambda device: (device.missing, device.index))

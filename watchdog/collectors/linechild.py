@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import subprocess
 
 MOST_BYTES = 4 * 1024 * 1024  # of one answer; 16 devices with 1000 processes each come to 0.7 MB
-_CHUNK_BYTES = 64 * 1024  # what a pipe holds; from 128 KiB on each read would map and unmap memory
+_CHUNK_BYTES = 8 * 1024  # a device is 0.5 KiB; a larger buffer is more memory to touch, once a second
 
 # Children whose pipes are closed and that have not ended yet: kept until they can be reaped.
 _leaving: list[subprocess.Popen[bytes]] = []
@@ -25,7 +25,8 @@ _leaving: list[subprocess.Popen[bytes]] = []
 
 def reap() -> None:
     """Collects what has ended since. Never waits."""
-    _leaving[:] = [process for process in _leaving if process.poll() is None]
+    if _leaving:
+        _leaving[:] = [process for process in _leaving if process.poll() is None]
 
 
 class LineChild:
@@ -72,6 +73,8 @@ class LineChild:
 
     def hear(self) -> list[bytes]:
         """The lines that are complete, without their ends."""
+        # Once a second every step here runs with cold caches: 20 to 80 us each. Hence one read, and the short way out
+        # for the usual case, one whole line.
         while not self.finished and len(self._heard) <= MOST_BYTES:
             try:
                 piece = os.read(self._stdout.fileno(), _CHUNK_BYTES)
@@ -79,6 +82,8 @@ class LineChild:
                 break
             if not piece:
                 self._stop()
+            elif not self._heard and piece.find(b"\n") == len(piece) - 1:
+                return [piece[:-1]]
             self._heard += piece
             if len(piece) < _CHUNK_BYTES:  # then the pipe is empty; asking again would be one call more
                 break

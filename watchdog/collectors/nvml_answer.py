@@ -6,14 +6,16 @@ Refuses to remember anything; devices.py does.
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import Struct
+from msgspec.json import decode
 
 from watchdog.collectors.nvml_questions import COUNTERS, FAST, SLOW
 from watchdog.core.devicefacts import DeviceProcess, DeviceSample
 from watchdog.core.fact import Absent, Fact, Known, Unknown
+
+AS_BEFORE = Absent("as before")  # stands for the last answer; devices.py puts that in
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 def parse_answer(line: bytes, at_s: float) -> Sample | Refusal:
     """Raises ValueError, with the beginning of what is no answer."""
     try:
-        answer = json.loads(line, parse_constant=_no_number)
+        answer = decode(line)  # a tenth of what json.loads takes, and NaN is no number to it
         if "code" in answer:
             return Refusal(code=_of_type(answer["code"], int), text=_of_type(answer["text"], str))
         rows = tuple(_row(row, at_s) for row in answer["devices"])
@@ -68,7 +70,10 @@ def parse_answer(line: bytes, at_s: float) -> Sample | Refusal:
 
 def _row(row: Any, at_s: float) -> Row:
     uuid, index, lost, fast, wrong, xids, slow = row
-    readings = {name: _fact(value, kind, at_s) for (name, kind), value in zip(FAST.items(), fast, strict=True)}
+    readings: dict[str, Any] = {
+        name: Known(value, at_s) if type(value) is kind else _fact(value, kind, at_s)
+        for (name, kind), value in zip(FAST.items(), fast, strict=True)
+    }
     processes = readings["processes"]
     if isinstance(processes, Known):
         readings["processes"] = Known(tuple(_process(*process) for process in processes.value), at_s)
@@ -116,6 +121,8 @@ def _fact(value: Any, kind: type, at_s: float) -> Fact[Any]:
     if type(value) is kind:
         return Known(value, at_s)
     [(mark, why)] = _of_type(value, dict).items()
+    if mark == "k":
+        return AS_BEFORE
     kinds: dict[str, type[Absent | Unknown]] = {"a": Absent, "u": Unknown}
     return kinds[mark](_of_type(why, str))
 
@@ -124,7 +131,3 @@ def _of_type(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")

@@ -4,7 +4,8 @@ Responsible for the tables that the sampling child and its parent share, and for
 and a function of a handle that returns as many values.
 Refuses to import pynvml (it is passed in), to hold anything of a device, and to decide when what is asked.
 
-A reading is a value, {"a": why} where there is none to be had, or {"u": why} where it could not be had.
+A reading is a value, {"a": why} where there is none to be had, {"u": why} where it could not be had, or {"k": ""}
+where the last one is to be kept.
 """
 
 from __future__ import annotations
@@ -50,6 +51,18 @@ SLOW: dict[str, type] = {
     "remap_failed": bool,
     "recovery_action": int,
 }
+# Of a device that does nothing these are asked now and then; between, {"k": ""} says that the last answer stands.
+OF_WORK = frozenset(
+    {
+        "encoder_percent",
+        "decoder_percent",
+        "temperature_celsius",
+        "sm_clock_mhz",
+        "memory_clock_mhz",
+        "clocks_event_reasons",
+        "performance_state",
+    }
+)
 NAMELESS = "no UUID, index"  # begins the key of a device that is counted, but does not even tell its UUID
 COUNTERS = ("sw_power_us", "sw_thermal_us", "hw_thermal_us", "hw_power_brake_us", "thermal_us", "power_us")
 
@@ -84,12 +97,17 @@ _MOST: dict[str, tuple[float, str]] = {
 
 
 class Questions:
-    """`fast` for each sample, `slow` for now and then, `lists` of processes. `nvml` is pynvml."""
+    """What to ask. `nvml` is pynvml.
+
+    `fast` for each sample, `work` and `link` (PCIe) of a device at work, `slow` for now and then, `lists` of processes.
+    """
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._error: type[Exception] = nvml.NVMLError
         self.fast = self._fast_questions()
+        self.work = self._work_questions()
+        self.link = self._link_questions()
         self.slow = self._slow_questions()
         self.lists = (
             ("processes", "compute", self._processes("Compute")),
@@ -140,13 +158,7 @@ class Questions:
 
     def _fast_questions(self) -> list[Question]:
         f = self._function
-        memory, utilization = self._memory, f("nvmlDeviceGetUtilizationRates")
-        power, temperature = f("nvmlDeviceGetPowerUsage"), f("nvmlDeviceGetTemperature")
-        clock, state = f("nvmlDeviceGetClockInfo"), f("nvmlDeviceGetPerformanceState")
-        encoder, decoder = f("nvmlDeviceGetEncoderUtilization"), f("nvmlDeviceGetDecoderUtilization")
-        # The second is its name before driver 535.
-        reasons = self._either("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        generation, width = f("nvmlDeviceGetCurrPcieLinkGeneration"), f("nvmlDeviceGetCurrPcieLinkWidth")
+        memory, utilization, power = self._memory, f("nvmlDeviceGetUtilizationRates"), f("nvmlDeviceGetPowerUsage")
 
         def rates(handle: Any) -> tuple[int, int]:
             found = utilization(handle)
@@ -156,6 +168,19 @@ class Questions:
             (("memory_used_bytes",), lambda handle: (memory(handle).used,)),
             (("power_watts",), lambda handle: (_watts(power(handle)),)),
             (("utilization_percent", "memory_utilization_percent"), rates),
+        ]
+
+    def _work_questions(self) -> list[Question]:
+        f = self._function
+        temperature, clock, state = (
+            f("nvmlDeviceGetTemperature"),
+            f("nvmlDeviceGetClockInfo"),
+            f("nvmlDeviceGetPerformanceState"),
+        )
+        encoder, decoder = f("nvmlDeviceGetEncoderUtilization"), f("nvmlDeviceGetDecoderUtilization")
+        # The second is its name before driver 535.
+        reasons = self._either("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        return [
             (("encoder_percent",), lambda handle: (encoder(handle)[0],)),
             (("decoder_percent",), lambda handle: (decoder(handle)[0],)),
             (("temperature_celsius",), lambda handle: (temperature(handle, 0),)),
@@ -163,6 +188,12 @@ class Questions:
             (("memory_clock_mhz",), lambda handle: (clock(handle, 2),)),
             (("clocks_event_reasons",), lambda handle: (reasons(handle),)),
             (("performance_state",), lambda handle: (state(handle),)),
+        ]
+
+    def _link_questions(self) -> list[Question]:
+        generation = self._function("nvmlDeviceGetCurrPcieLinkGeneration")
+        width = self._function("nvmlDeviceGetCurrPcieLinkWidth")
+        return [
             (("pcie_generation",), lambda handle: (generation(handle),)),
             (("pcie_width",), lambda handle: (width(handle),)),
         ]

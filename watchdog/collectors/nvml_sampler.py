@@ -20,6 +20,7 @@ from watchdog.collectors.nvml_questions import (
     NAMELESS,
     NO_PERMISSION,
     NOT_FOUND,
+    OF_WORK,
     SLOW,
     TIMEOUT,
     UNKNOWN,
@@ -37,7 +38,13 @@ SLOW_EVERY_S = 10.0
 UNSUPPORTED_EVERY_S = 60.0  # what a device cannot do it will hardly learn
 ENUMERATE_EVERY_S = 60.0
 _MOST_EVENTS = 100  # of one sample; the rest comes with the next
-_EVENT_WAIT_MS = 1
+_EVENT_WAIT_MS = 0  # what is there is delivered at once
+IDLE_EVERY_S = 5.0
+_AT_WORK_PERCENT = 10  # below it little is to be learnt from clocks and the like, and the PCIe link is slowed down
+_AS_BEFORE: dict[str, Reading] = {name: {"k": ""} for name in OF_WORK}
+_IDLE_LINK: dict[str, Reading] = {
+    name: {"a": "not asked of an idle device, which slows its link down"} for name in ("pcie_generation", "pcie_width")
+}
 
 
 class _Device:
@@ -51,6 +58,7 @@ class _Device:
         self.total_bytes: int | None = None
         self.limit_watts: float | None = None
         self.slow_at_s = -SLOW_EVERY_S
+        self.rests_until_s = 0.0  # until then an idle device is asked for little
         self.quiet: dict[str, tuple[float, Reading]] = {}  # until when a question is not asked, and its answer
         self.xids: dict[int, int] = {}
         self.no_xids: Reading = None  # why there are none
@@ -97,7 +105,7 @@ class Sampler:
             self._ready, self._registered, self._events = True, False, None
             self._enumerated_s, self._driver_at_s = -ENUMERATE_EVERY_S, -SLOW_EVERY_S
             for device in self._devices:
-                device.slow_at_s = -SLOW_EVERY_S
+                device.slow_at_s, device.rests_until_s = -SLOW_EVERY_S, 0.0
                 device.quiet.clear()
         if now_s - self._enumerated_s >= ENUMERATE_EVERY_S:
             self._enumerate(now_s)
@@ -183,6 +191,17 @@ class Sampler:
             slow = self._read_slow(device, now_s, codes)
         wrong: list[str] = []
         fast = self._ask(self._questions.fast, device, now_s, codes, wrong)
+        busy = fast["utilization_percent"]
+        idle = type(busy) is int and busy < _AT_WORK_PERCENT
+        if idle:
+            fast.update(_IDLE_LINK)
+        else:
+            fast.update(self._ask(self._questions.link, device, now_s, codes, wrong))
+        if idle and now_s < device.rests_until_s:
+            fast.update(_AS_BEFORE)
+        else:
+            device.rests_until_s = now_s + IDLE_EVERY_S
+            fast.update(self._ask(self._questions.work, device, now_s, codes, wrong))
         fast["processes"] = self._processes(device, now_s, codes, wrong)
         before = device.lost
         device.lost = next((code for code in LOST if code in codes), None)
@@ -249,6 +268,8 @@ class Sampler:
             until_s, listed = device.quiet.get(question, (0.0, None))
             if now_s >= until_s:
                 listed = self._guarded(question, ask, device, now_s, codes)
+                if listed == [] and question != "processes":  # few devices have any: looked at again now and then
+                    device.quiet[question] = (now_s + SLOW_EVERY_S, [])
             if type(listed) is dict:
                 if question == "processes" or "u" in listed:
                     return listed

@@ -550,7 +550,7 @@ def test_the_alarm_ends_a_stuck_child_and_silence_goes_on_over_it(host: Host) ->
 
 def test_a_crash_is_counted_and_the_child_started_again_ever_later(host: Host) -> None:
     host.first("[device]\n")
-    host.scenario.write("crash nvmlDeviceGetTemperature\n[device]\n")
+    host.scenario.write("crash nvmlDeviceGetPowerUsage\n[device]\n")
     driver, devices = host.next()
     assert (known(driver).crashes, known(driver).crash) == (1, "died of signal 11 (SIGSEGV)")
     assert not known(driver).answers
@@ -581,7 +581,7 @@ def test_an_xid_is_counted_once_and_over_the_lives_of_children(host: Host) -> No
     assert (known(one.xid_counts), known(two.xid_counts)) == ({}, {79: 1, 31: 2})
     assert known(known(host.next()[1])[1].xid_counts) == {79: 1, 31: 2}
     first = host.watch.pid  # type: ignore[union-attr]
-    host.scenario.write("crash nvmlDeviceGetTemperature\n" + TWO)
+    host.scenario.write("crash nvmlDeviceGetPowerUsage\n" + TWO)
     host.next()
     host.scenario.write(TWO)
     host.next(after_s=2.0)
