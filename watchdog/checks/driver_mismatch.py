@@ -12,7 +12,7 @@ from __future__ import annotations
 from watchdog.core.devicefacts import NVML_LIB_RM_VERSION_MISMATCH
 from watchdog.core.facts import Facts, Known, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine
-from watchdog.core.kernel import KernelKind
+from watchdog.core.kernel import NOTHING_LOGGED, KernelKind
 from watchdog.core.limits import Limits
 
 NAME = "driver-mismatch"
@@ -28,12 +28,9 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         return ()
     if driver.answers:
         return fine(NAME, "driver", f"library and kernel module fit: {driver.version}")
-    log = value_of(facts.kernel)
-    lines = tuple(
-        line.text
-        for line in (log.lines if log is not None else ())
-        if line.kind is KernelKind.MISMATCH and facts.at_s - line.at_s <= limits.xid_window_s
-    )
+    log = value_of(facts.kernel) or NOTHING_LOGGED
+    kernel = log.recent(KernelKind.MISMATCH, now_s=facts.at_s, window_s=limits.xid_window_s)
+    lines = tuple(line.text for line in kernel)
     if driver.code is None or (driver.code != NVML_LIB_RM_VERSION_MISMATCH and not lines):
         return ()
     return Finding(

@@ -26,11 +26,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     """Nothing without a kernel log (io-errors tells of it), and nothing to praise where this is no WSL."""
     if not isinstance(facts.kernel, Known):
         return ()
-    lines = [
-        line
-        for line in facts.kernel.value.lines
-        if line.kind is KernelKind.DXG_BRIDGE and facts.at_s - line.at_s <= limits.dxg_window_s
-    ]
+    lines = facts.kernel.value.recent(KernelKind.DXG_BRIDGE, now_s=facts.at_s, window_s=limits.dxg_window_s)
     if not lines:
         return fine(NAME, "GPU bridge", "no complaint in the kernel log") if isinstance(facts.wsl, Known) else ()
     count = f"{len(lines)} {'process' if len(lines) == 1 else 'processes'}"

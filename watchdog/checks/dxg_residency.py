@@ -26,11 +26,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     """Nothing without a kernel log (io-errors tells of it), and nothing to praise where this is no WSL."""
     if not isinstance(facts.kernel, Known):
         return ()
-    lines = [
-        line
-        for line in facts.kernel.value.lines
-        if line.kind is KernelKind.DXG_RESIDENCY and facts.at_s - line.at_s <= limits.dxg_window_s
-    ]
+    lines = facts.kernel.value.recent(KernelKind.DXG_RESIDENCY, now_s=facts.at_s, window_s=limits.dxg_window_s)
     if not lines:
         return fine(NAME, "device memory", "no residency failed") if isinstance(facts.wsl, Known) else ()
     return Finding(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Facts, KernelLine, Known, OomKills, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
-from watchdog.core.kernel import KernelKind
+from watchdog.core.kernel import NOTHING_LOGGED, KernelKind
 from watchdog.core.limits import Limits
 
 NAME = "oom-kill"
@@ -26,12 +26,8 @@ _NAMED = 3
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     """The one place where kills that could not be counted are told; lines of the kernel log count without them."""
-    log = value_of(facts.kernel)
-    lines = tuple(
-        line
-        for line in (log.lines if log is not None else ())
-        if line.kind is KernelKind.OOM_KILL and facts.at_s - line.at_s <= limits.oom_window_s
-    )
+    log = value_of(facts.kernel) or NOTHING_LOGGED
+    lines = log.recent(KernelKind.OOM_KILL, now_s=facts.at_s, window_s=limits.oom_window_s)
     found = []
     if isinstance(facts.oom, Unknown):
         found.append(unknown(NAME, "memory", facts.oom.why))

@@ -42,3 +42,10 @@ class KernelLog(Struct, frozen=True, kw_only=True):
     lines: tuple[KernelLine, ...]
     since_s: float
     dropped: int = 0
+
+    def recent(self, kind: KernelKind, *, now_s: float, window_s: float) -> tuple[KernelLine, ...]:
+        """The lines of one kind that are at most `window_s` old, oldest first."""
+        return tuple(line for line in self.lines if line.kind is kind and now_s - line.at_s <= window_s)
+
+
+NOTHING_LOGGED = KernelLog(lines=(), since_s=0.0)  # for a check that has other evidence as well
