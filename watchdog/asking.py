@@ -113,6 +113,8 @@ def relaunch_job(settings: Settings, argv: list[str]) -> str:
     if answer["state"] == "hold":
         return f"job {job}: the hold is lifted; the supervisor goes on: {look}"
     if answer.get("run") is not None:
+        if settings.job.level < 2:  # it has no checkpoints that we could demand
+            return f"job {job}: run {answer['run']} is asked to end, the next one starts from its beginning: {look}"
         return f"job {job}: run {answer['run']} saves and ends, the next one starts from its checkpoint: {look}"
     return f"job {job}: the supervisor goes on ({answer['state']}): {look}"
 

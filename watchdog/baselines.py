@@ -6,7 +6,11 @@ device once did cannot be measured again.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from watchdog import contract
@@ -47,3 +51,25 @@ def write(path: Path, results: Results) -> None:
         )
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def alone(path: Path, *, make: bool) -> Iterator[bool]:
+    """Hold the lock beside the file: two who measure at once falsify each other. False: somebody else holds it.
+
+    Where no lock can be had (a read-only folder; none yet, and `make` is false) True is the answer.
+    """
+    try:
+        if make:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError:
+        yield True
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(fd)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -64,6 +65,17 @@ def _existing(config: Path | None, job: str | None, *, acts: bool = False) -> Se
     settings = _settings(config, job)
     meant = which_job(settings, acts=acts) if job is None else None
     return settings if meant is None else _settings(config, meant)
+
+
+def _host_or_job(config: Path | None, job: str | None) -> Settings:
+    """As `_existing`; where several jobs could be meant the host alone is looked at, and that is said."""
+    from watchdog.places import WhichJobError
+
+    try:
+        return _existing(config, job)
+    except WhichJobError as error:
+        print(f"{error}; without it the host alone is looked at", file=sys.stderr)
+        return _settings(config, job)
 
 
 def _typed() -> list[str]:
@@ -165,12 +177,14 @@ def diagnose(
     from watchdog.diagnosing import chosen, diagnose_job
 
     checks = chosen(([explain] if explain else []) + (check or []))
-    settings = _existing(config, job)
+    settings = _host_or_job(config, job)
     if explain:
         from watchdog.joblimits import limits_of
 
         print("\n\n".join(render_diagnose.explanation(each, limits_of(settings, os.environ)) for each in checks))
         return
+    if not math.isfinite(wait):
+        raise SettingsError(f"--wait {wait}: must be a number of seconds")
     diagnosis = diagnose_job(settings, checks=checks, probe=probe, wait_s=wait)
     if as_json:
         print(json.dumps(render_diagnose.to_json(diagnosis), indent=1, allow_nan=False))
@@ -195,7 +209,7 @@ def probe(
     from watchdog.diagnosing import probe_job
     from watchdog.measuring import report_lines, report_record
 
-    report = probe_job(_existing(config, job), device=device, store=store)
+    report = probe_job(_host_or_job(config, job), device=device, store=store)
     print(json.dumps(report_record(report), indent=1, allow_nan=False) if as_json else "\n".join(report_lines(report)))
     _leave(report.exit_code)
 
@@ -235,6 +249,9 @@ def _root(
 
 def main() -> NoReturn:
     """The console script. Every error of ours is told in a line, and `diagnose` fails with 3 as plugins do."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with it closed: nobody listens, and that is no failure
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name that is no text must not end an answer
@@ -253,7 +270,10 @@ def main() -> NoReturn:
         code = EXIT_FAILURE
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
-            raise
+            if not asked_to_diagnose:
+                raise
+            print(f"{sys.argv[1]} failed: {error}", file=sys.stderr)
+            sys.exit(3)
         # The answer itself could not be written: a full disk behind a redirection, a closed terminal.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"the answer could not be written: {error.strerror}", file=sys.stderr)
@@ -261,4 +281,10 @@ def main() -> NoReturn:
     except WatchdogError as error:
         print(error, file=sys.stderr)
         code = 3 if asked_to_diagnose else error.exit_code
+    except Exception as error:
+        if not asked_to_diagnose:
+            raise
+        # A plugin that crashes must not look like one that warns.
+        print(f"{sys.argv[1]} failed: {type(error).__name__}: {error}", file=sys.stderr)
+        code = 3
     sys.exit(code)

@@ -76,11 +76,11 @@ def diagnose(
     finally:
         lookout.close()
     facts = _measured(facts, limits, checks, measure)
-    findings = catalogue.judge(facts, limits, checks)
+    findings, absent = catalogue.judge(facts, limits, checks), catalogue.absent(facts, checks)
     return Diagnosis(
         findings=findings,
-        exit_code=exit_code(findings),
-        absent=catalogue.absent(facts, checks),
+        exit_code=exit_code(findings, absent),
+        absent=absent,
         taken_wall_s=clock.wall(),
         facts=facts,
         collectors=lookout.views(),

@@ -19,11 +19,12 @@ from watchdog.checks.catalogue import CATALOGUE, judge
 from watchdog.clock import Clock
 from watchdog.collectors.probe import CPU, Measured, ProbeReader
 from watchdog.core.baselines import Results, baseline, key_of, learned
-from watchdog.core.diagnosis import EXIT_UNKNOWN, exit_code
-from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown
+from watchdog.core.diagnosis import EXIT_UNKNOWN, EXIT_WARNING, exit_code
+from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown, value_of
 from watchdog.core.findings import Finding
 from watchdog.core.limits import Limits
 from watchdog.core.probing import to_measure, unclear
+from watchdog.errors import StateError
 from watchdog.render_facts import record_of
 from watchdog.settings import Settings
 
@@ -39,13 +40,18 @@ class Measuring:
     """Measures one device after the other, beside what is known of each."""
 
     def __init__(self, settings: Settings, clock: Clock, driver: str, say: Callable[[str], None]) -> None:
-        """`say` is told what is being measured, as it takes seconds. Raises StateError for a broken baselines file."""
+        """`say` is told what is being measured, as it takes seconds. `trouble`: why there is no baseline to be had."""
         self._settings = settings
         self._clock = clock
         self._driver = driver
         self._say = say
         self._reader = ProbeReader(str(settings.probe.python), clock, memory_bytes=settings.probe.memory_bytes)
-        self.known: Results = baselines.read(baselines_file(settings))
+        self.known: Results = {}
+        self.trouble = ""
+        try:
+            self.known = baselines.read(baselines_file(settings))
+        except StateError as error:  # what is measured is worth saying all the same
+            self.trouble = str(error)
 
     def measure(self, devices: Sequence[Device]) -> Fact[tuple[Probe, ...]]:
         """All devices; Unknown as soon as one cannot be measured."""
@@ -83,13 +89,17 @@ class Measuring:
         )
 
     def teach(self, probe: Probe, findings: Sequence[Finding], limits: Limits) -> None:
-        """Remember a result that nothing is wrong with. Raises StateError."""
-        if any(finding.severity > 0 for finding in findings):
+        """Remember a result that nothing is wrong with; what could not be remembered is `trouble`."""
+        if self.trouble or any(finding.severity > 0 for finding in findings):
             return
         key = key_of(device=self._named(probe), driver=self._driver, dtype=probe.dtype, size=probe.size)
         new = learned(self.known, key, probe.tflops, fraction=limits.compute_baseline_fraction)
         if new is not self.known:
-            baselines.write(baselines_file(self._settings), new)
+            try:
+                baselines.write(baselines_file(self._settings), new)
+            except StateError as error:
+                self.trouble = str(error)
+                return
             self.known = new
 
     def _key(self, measured: Measured) -> str:
@@ -103,15 +113,18 @@ class Measuring:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeReport:
-    """What `watchdog probe` found: `why` is set when nothing was measured."""
+    """What `watchdog probe` found: `why` is set when nothing was measured, `note` when nothing could be remembered."""
 
     probes: tuple[Probe, ...]
     findings: tuple[Finding, ...]
     why: str | None
+    note: str = ""
 
     @property
     def exit_code(self) -> int:
-        return EXIT_UNKNOWN if self.why is not None else exit_code(self.findings)
+        if self.why is not None:
+            return EXIT_UNKNOWN
+        return exit_code(self.findings) or (EXIT_WARNING if self.note else 0)
 
 
 def probe(
@@ -124,10 +137,7 @@ def probe(
     store: bool,
     say: Callable[[str], None],
 ) -> ProbeReport:
-    """Measure `device` (a UUID, its beginning, an index, or "cpu"), or every device of the job; without any, the CPU.
-
-    Raises StateError.
-    """
+    """Measure `device` (a UUID, its beginning, an index, or "cpu"), or the job's devices; without any, the CPU."""
     wanted = limits if device in (None, CPU) else replace(limits, devices=(str(device),))
     found = to_measure(facts, wanted)
     on_cpu = device == CPU or (device is None and isinstance(facts.devices, Absent))
@@ -136,7 +146,24 @@ def probe(
         if busy is not None:
             return _nothing(busy)
     elif isinstance(found, str):
-        return _nothing(found)
+        return _nothing(found if device is None else f"--device {device}: {found}{_there(facts)}")
+    with baselines.alone(baselines_file(settings), make=store) as alone:
+        if not alone:
+            return _nothing("another probe is measuring; two at once would falsify each other")
+        return _measure(settings, facts, wanted, clock=clock, on_cpu=on_cpu, found=found, store=store, say=say)
+
+
+def _measure(
+    settings: Settings,
+    facts: Facts,
+    limits: Limits,
+    *,
+    clock: Clock,
+    on_cpu: bool,
+    found: tuple[Device, ...] | str,
+    store: bool,
+    say: Callable[[str], None],
+) -> ProbeReport:
     measuring = Measuring(settings, clock, driver_of(facts), say)
     if on_cpu:
         fact = measuring.one(CPU, "the CPU")
@@ -146,12 +173,18 @@ def probe(
         measured = measuring.measure(found)
     if not isinstance(measured, Known):
         return _nothing(measured.why)
-    findings = judge(replace(facts, probe=measured), wanted, _CHECKS)
+    findings = judge(replace(facts, probe=measured), limits, _CHECKS)
     if store:
         for each in measured.value:
             about = [finding for finding in findings if finding.device in (None, each.device)]
             measuring.teach(each, about, limits)
-    return ProbeReport(probes=measured.value, findings=findings, why=None)
+    return ProbeReport(probes=measured.value, findings=findings, why=None, note=measuring.trouble if store else "")
+
+
+def _there(facts: Facts) -> str:
+    """Which devices could have been named."""
+    labels = [device.label for device in value_of(facts.devices) or ()]
+    return f"; here are {', '.join(labels)}" if labels else ""
 
 
 def _busy(facts: Facts) -> str | None:
@@ -191,6 +224,8 @@ def report_lines(report: ProbeReport) -> list[str]:
             f"{each.name}: {each.tflops:.3g} TFLOP/s{known} · {each.dtype}, {each.size} x {each.size}, "
             f"{each.seconds * 1000:.3g} ms each · product {right} (worst error {each.worst_error:.2g})"
         )
+    if report.note:
+        lines.append(f"not remembered: {report.note}")
     for finding in report.findings:
         if finding.severity > 0:
             lines.append(f"{finding.severity.name}  {finding.reason}")
@@ -205,6 +240,7 @@ def report_record(report: ProbeReport) -> dict[str, Any]:
         "format": 1,
         "exit_code": report.exit_code,
         "not_measured": report.why,
+        "not_remembered": report.note or None,
         "probes": [record_of(each) for each in report.probes],
         "findings": [
             {"check": each.check, "severity": each.severity.name.lower(), "reason": each.reason}

@@ -43,6 +43,10 @@ def known_jobs(settings: Settings) -> list[str]:
         return []
 
 
+class WhichJobError(SettingsError):
+    """Several jobs could be meant."""
+
+
 def which_job(settings: Settings, *, acts: bool) -> str | None:
     """The name of the job that is meant when none was named; None: the settings' own.
 
@@ -58,4 +62,4 @@ def which_job(settings: Settings, *, acts: bool) -> str | None:
         return jobs[0]
     if DEFAULT_JOB in jobs and not acts:
         return None
-    raise SettingsError(f"which job? There are {', '.join(jobs)}: add --job NAME")
+    raise WhichJobError(f"which job? There are {', '.join(jobs)}: add --job NAME")

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from watchdog.contract import ContractError, decode_number
-from watchdog.core.fact import Known, value_of
-from watchdog.core.facts import Clocks, Disk, Facts, Jump, OomKills, Progress, ProgressPoint
+from watchdog.core.fact import Fact, Known, value_of
+from watchdog.core.facts import Clocks, Disk, Driver, Facts, Jump, OomKills, Progress, ProgressPoint
 from watchdog.render_facts import record_of
 
 
@@ -26,6 +26,8 @@ class Remembered:
     progress: Progress | None = None
     clocks: Clocks | None = None
     oom: OomKills | None = None
+    driver_silent_s: float = 0.0
+    driver_crashes: int = 0
     disks: Mapping[str, tuple[tuple[float, int], ...]] = dataclasses.field(default_factory=dict)
     blind_s: float = 0.0
 
@@ -33,11 +35,14 @@ class Remembered:
 def remember(facts: Facts) -> Remembered:
     """What is worth handing on of a supervisor's newest facts."""
     disks = [disk.value for disk in facts.disks if isinstance(disk, Known)]
+    driver = value_of(facts.driver)
     return Remembered(
         at_s=facts.at_s,
         progress=value_of(facts.progress),
         clocks=value_of(facts.clocks),
         oom=value_of(facts.oom),
+        driver_silent_s=0.0 if driver is None else driver.silent_s,
+        driver_crashes=0 if driver is None else driver.crashes,
         disks={disk.purpose: disk.earlier for disk in disks},
         blind_s=facts.blind_s,
     )
@@ -58,6 +63,8 @@ def from_record(record: Any) -> Remembered:
             progress=None if progress is None else _progress(progress),
             clocks=None if clocks is None else _clocks(clocks),
             oom=None if oom is None else OomKills(**oom),
+            driver_silent_s=float(record["driver_silent_s"]),
+            driver_crashes=int(record["driver_crashes"]),
             disks={
                 str(purpose): tuple((float(at_s), int(free)) for at_s, free in looks)
                 for purpose, looks in record["disks"].items()
@@ -98,4 +105,16 @@ def with_memory(facts: Facts, remembered: Remembered) -> Facts:
         clocks = Known(remembered.clocks, remembered.at_s)
     if remembered.oom is not None and isinstance(oom, Known):
         oom = Known(remembered.oom, remembered.at_s)
-    return replace(facts, disks=tuple(disks), clocks=clocks, oom=oom)
+    return replace(facts, disks=tuple(disks), clocks=clocks, oom=oom, driver=_driver(facts.driver, remembered))
+
+
+def _driver(fact: Fact[Driver], remembered: Remembered) -> Fact[Driver]:
+    """A driver that does not answer us either has been silent, or crashing, for as long as the supervisor knows."""
+    if not isinstance(fact, Known):
+        return fact
+    driver = fact.value
+    if driver.silent_s > 0:
+        driver = replace(driver, silent_s=max(driver.silent_s, remembered.driver_silent_s))
+    if driver.crashes > 0:
+        driver = replace(driver, crashes=max(driver.crashes, remembered.driver_crashes))
+    return Known(driver, fact.at_s)

@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from watchdog.checks.catalogue import CATALOGUE, Check
 from watchdog.core.diagnosis import Diagnosis
-from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.fact import Absent
+from watchdog.core.findings import Finding, Remedy, Severity, next_step
 from watchdog.core.limits import Limits
 from watchdog.render_facts import record_of
+from watchdog.render_limits import key_of, shown
 
 FORMAT = 1
 _WORDS = {
@@ -27,7 +29,6 @@ _WORDS = {
 _COLOURS = {Severity.CRITICAL: "\x1b[1;31m", Severity.WARNING: "\x1b[33m", Severity.UNKNOWN: "\x1b[36m"}
 _RESET = "\x1b[0m"
 _ABSENT = "absent"
-_COMMANDS = (Remedy.RELAUNCH, Remedy.PROBE, Remedy.ASK_HOLDER)  # these end in a command of ours
 _WIDTH = 10  # of the first word, so that what follows stands in one column
 
 
@@ -61,10 +62,24 @@ def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = Fals
             quiet += 1
             continue
         lines.extend(_lines(finding, is_absent, colour, options))
+    if everything:
+        lines.extend(_silent(diagnosis))
     if quiet:
         more = " more" if lines else ""
         lines.append(f"{'ok':<{_WIDTH}}{quiet}{more} {'finding' if quiet == 1 else 'findings'}   (--all to see them)")
     return "\n".join(lines)
+
+
+def _silent(diagnosis: Diagnosis) -> list[str]:
+    """Checks that had nothing to look at and said nothing."""
+    lines = []
+    spoken = {finding.check for finding in diagnosis.findings}
+    for check in CATALOGUE:
+        if check.name in diagnosis.absent and check.name not in spoken:
+            fact = getattr(diagnosis.facts, check.needs[0])
+            why = fact.why if isinstance(fact, Absent) and fact.why else "there is nothing to look at"
+            lines.append(f"{_ABSENT:<{_WIDTH}}{check.name} · {printable(why)}")
+    return lines
 
 
 def _lines(finding: Finding, is_absent: bool, colour: bool, options: str) -> list[str]:
@@ -82,11 +97,6 @@ def _lines(finding: Finding, is_absent: bool, colour: bool, options: str) -> lis
     if finding.remedy is not Remedy.NONE:
         lines.append(f"  {'next':<{_WIDTH - 2}}{next_step(finding.remedy, options)}")
     return lines
-
-
-def next_step(remedy: Remedy, options: str) -> str:
-    """The remedy in words, with the job named in a command of ours."""
-    return remedy.value + options if remedy in _COMMANDS else remedy.value
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -132,7 +142,9 @@ def explanation(check: Check, limits: Limits) -> str:
     )
     lines.append(f"looks at  {', '.join(check.needs)}")
     for number, name in enumerate(check.limits):
-        lines.append(f"{'limits' if number == 0 else '':<{_WIDTH}}{name} = {getattr(limits, name)!r}")
+        lines.append(
+            f"{'limits' if number == 0 else '':<{_WIDTH}}{key_of(name)} = {shown(name, getattr(limits, name))}"
+        )
     for number, remedy in enumerate(check.remedies):
         lines.append(f"{'next' if number == 0 else '':<{_WIDTH}}{remedy.value}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ import sys
 from watchdog.checks.catalogue import CATALOGUE, Check
 from watchdog.core.findings import Remedy
 from watchdog.core.limits import Limits
-from watchdog.settings_meta import key_name
+from watchdog.render_limits import key_of, shown
 
 _HEAD = """\
 # Faults and remedies
@@ -30,13 +30,6 @@ stale.
   own).
 
 """
-_ELSEWHERE = {  # limits that are no keys of [limits]
-    "memory_need_bytes": "[memory] need",
-    "disk_need_bytes": "[disk] need",
-    "devices": "[job] devices",
-    "train_deadline_s": "[deadlines] train",
-    "xid": "[checks] xid",
-}
 
 
 def page() -> str:
@@ -59,23 +52,10 @@ def _cell(text: str) -> str:
 
 def _section(check: Check) -> str:
     about = re.sub(r"^(Proves|Near misses): ", r"**\1:** ", check.about.strip(), flags=re.MULTILINE)
-    limits = ", ".join(f"`{_key(name)}` ({_value(name)})" for name in check.limits)
+    limits = ", ".join(f"`{key_of(name)}` ({shown(name, getattr(Limits(), name))})" for name in check.limits)
     lines = [f"## {check.name}", "", about, ""]
     lines.append(f"Looks at: {', '.join(check.needs)}." + (f" Limits: {limits}." if limits else ""))
     return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return _ELSEWHERE.get(name) or f"[limits] {key_name(name)}"
-
-
-def _value(name: str) -> str:
-    value = getattr(Limits(), name)
-    if value is None or value == {}:
-        return "none stated"
-    if name.endswith("_bytes"):
-        return f"{value / 1024**3:g} GiB"
-    return f"{value:g} s" if name.endswith("_s") and isinstance(value, float) and "per_s" not in name else f"{value:g}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from watchdog.core.decide import beat_deadline
 from watchdog.core.facts import Absent, Device, Facts, Known, Progress, Unknown, value_of
 from watchdog.core.figures import gib
-from watchdog.core.findings import Finding, Severity
+from watchdog.core.findings import Finding, Severity, next_step
 from watchdog.core.history import History
 from watchdog.core.pace import Pace
 from watchdog.core.phase import Phase
@@ -96,7 +96,9 @@ def make_view(
         memory_available_bytes=_available(facts),
         memory_need_bytes=settings.memory.need_bytes if host is None else host.memory_need_bytes,
         collectors={} if host is None else host.views(),
-        findings=() if host is None else tuple(map(_finding_view, _loud(host.findings))),
+        findings=()
+        if host is None
+        else tuple(_finding_view(each, job_options(settings)) for each in _loud(host.findings)),
         devices=() if facts is None else tuple(map(_device_view, _devices(facts))),
         driver_silent_s=facts.driver.value.silent_s if facts is not None and isinstance(facts.driver, Known) else None,
         checkpoints=str(job.folders.checkpoints),
@@ -145,13 +147,13 @@ def _loud(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(loud, key=lambda finding: -finding.severity)
 
 
-def _finding_view(finding: Finding) -> FindingView:
+def _finding_view(finding: Finding, options: str) -> FindingView:
     return FindingView(
         check=finding.check,
         severity=finding.severity.name.lower(),
         subject=finding.subject,
         reason=finding.reason,
-        next=finding.remedy.value,
+        next=next_step(finding.remedy, options),
     )
 
 

@@ -18,7 +18,6 @@ from watchdog.clock import SystemClock
 from watchdog.core.baselines import key_of
 from watchdog.core.facts import Absent, Facts, Known, Unknown, Wsl
 from watchdog.core.limits import Limits
-from watchdog.errors import StateError
 from watchdog.measuring import (
     Measuring,
     ProbeReport,
@@ -159,17 +158,26 @@ def test_of_two_devices_the_one_that_is_right_is_remembered(settings: Settings, 
 
 
 # --- the file of baselines ----------------------------------------------------------------------------------
-def test_a_broken_file_is_one_clear_error_and_is_never_overwritten(settings: Settings, standin: Standin) -> None:
+def test_a_broken_file_is_told_beside_the_result_and_is_never_overwritten(settings: Settings, standin: Standin) -> None:
     path = baselines_file(settings)
     path.parent.mkdir(parents=True)
     path.write_text('{"format": 1, "tflops": {"k": "25"}}')
     before = path.read_bytes()
     for store in (True, False):
-        with pytest.raises(StateError, match="is no file of baselines") as caught:
-            measure(settings, store=store)
-        assert len(str(caught.value).splitlines()) == 1
+        report = measure(settings, store=store)
+        assert report.probes[0].baseline_tflops is None
+        assert ("is no file of baselines" in report.note) is store
+        assert report.exit_code == (1 if store else 0)
     assert path.read_bytes() == before
-    assert not standin.asked, "told before seconds were spent"
+
+
+def test_two_at_once_would_falsify_each_other(settings: Settings, standin: Standin) -> None:
+    with baselines.alone(baselines_file(settings), make=True) as alone:
+        assert alone
+        report = measure(settings)
+        assert report.exit_code == 3
+        assert "another probe" in (report.why or "")
+    assert measure(settings).exit_code == 0
 
 
 # --- what is measured ---------------------------------------------------------------------------------------
@@ -208,7 +216,9 @@ def test_only_the_devices_of_the_job_are_measured_and_one_may_be_named(settings:
     assert [each.device for each in measure(settings, two, devices=("1",)).probes] == [OTHER]
     assert [each.device for each in measure(settings, two, "0", devices=("1",)).probes] == [UUID]
     assert [each.device for each in measure(settings, two, "gpu-3f1c").probes] == [UUID]
-    assert measure(settings, two, "GPU-0").why == "the job uses no device that is here"
+    assert measure(settings, two, "GPU-0").why == (
+        f"--device GPU-0: the job uses no device that is here; here are {', '.join(d.label for d in two.devices.value)}"
+    )
     assert [arguments[3] for arguments in standin.asked] == [OTHER, UUID, UUID]
 
 

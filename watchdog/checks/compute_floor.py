@@ -10,12 +10,12 @@ the fault and shows this figure, and the catalogue leaves this finding out.
 
 from __future__ import annotations
 
-from watchdog.core.facts import Facts, Known, Probe, Unknown, value_of
+from watchdog.core.facts import Absent, Facts, Known, Probe, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.limits import Limits
 
 NAME = "compute-floor"
-NEEDS = ("probe", "wsl")
+NEEDS = ("probe", "devices", "wsl")
 LIMITS = ("compute_floor_tflops", "compute_baseline_fraction")
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.RESET_DEVICE, Remedy.WSL_SHUTDOWN, Remedy.COOL, Remedy.PROBE)
@@ -27,6 +27,9 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     """One finding for each device probed; the one place where a probe that failed is told."""
     if isinstance(facts.probe, Unknown):
         return (unknown(NAME, "probe", facts.probe.why, Remedy.PROBE),)
+    devices = value_of(facts.devices)
+    if isinstance(facts.probe, Absent) and facts.probe.why and devices:
+        return (fine(NAME, "probe", facts.probe.why),)  # a GPU that nobody measured is no GPU that passed
     return tuple(_judge(probe, facts, limits) for probe in value_of(facts.probe) or ())
 
 

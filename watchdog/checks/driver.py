@@ -11,6 +11,8 @@ whose sampling child died fewer than `driver_crashes` times, is unknown: it can 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from watchdog.checks.figures import duration
 from watchdog.core.devicefacts import (
     NVML_DRIVER_NOT_LOADED,
@@ -29,7 +31,7 @@ NAME = "driver"
 NEEDS = ("driver", "wsl")
 LIMITS = ("devices", "driver_hung_s", "driver_crashes")
 WORST = Severity.CRITICAL
-REMEDIES = (Remedy.CHECK_DRIVER, Remedy.CHECK_DEVICES, Remedy.WSL_SHUTDOWN)
+REMEDIES = (Remedy.WAIT_LONGER, Remedy.CHECK_DRIVER, Remedy.CHECK_DEVICES, Remedy.WSL_SHUTDOWN)
 
 SUBJECT = "driver"
 ABSENT = "no NVIDIA driver: GPU checks are absent, not passed"
@@ -66,11 +68,15 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         return () if driver.code in _TOLD_ELSEWHERE else _failing(driver, driver.code, limits)
     if driver.silent_s > 0:
         why = f"NVML has not answered for {duration(driver.silent_s)} ({duration(limits.driver_hung_s)} of it"
-        return unknown(NAME, SUBJECT, f"{why} would be a hung driver)", Remedy.CHECK_DRIVER)
+        return unknown(
+            NAME, SUBJECT, f"{why} would be a hung driver)", Remedy.WAIT_LONGER
+        )
     if driver.crashes:
         children = "1 child" if driver.crashes == 1 else f"{driver.crashes} children in a row"
         why = f"{children} died asking NVML ({limits.driver_crashes} in a row would be a crashing driver)"
-        return unknown(NAME, SUBJECT, f"{why}: {driver.crash}" if driver.crash else why, Remedy.CHECK_DRIVER)
+        words = f"{why}: {driver.crash}" if driver.crash else why
+        wanted = limits.driver_crashes - driver.crashes
+        return replace(unknown(NAME, SUBJECT, words, Remedy.CHECK_DRIVER), looks_wanted=wanted)
     if driver.version is None and driver.node is not None and driver.library is None:
         return _failing(driver, NVML_LIBRARY_NOT_FOUND, limits)
     if driver.version is None or driver.devices is None:

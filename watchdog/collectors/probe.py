@@ -54,7 +54,7 @@ def parse(line: str, *, device: str, at_s: float) -> Fact[Measured]:
         ):  # a watchdog without torch is as good as any, and measures nothing
             return Absent(f"{answer['text']}; [probe] python names a Python that can measure")
         if "error" in answer:
-            return Unknown(f"not measured: {answer['text']}")
+            return Unknown(str(answer["text"]))
         tflops, seconds = float(answer["tflops"]), float(answer["seconds"])
         if not (0 < tflops < math.inf and 0 < seconds < math.inf):
             raise ValueError("a product takes time, and a figure is a number")

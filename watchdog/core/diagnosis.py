@@ -15,6 +15,7 @@ from watchdog.core.findings import Finding, Severity
 
 # Monitoring plugins' codes, from the loudest severity down.
 _EXIT_CODES = {Severity.CRITICAL: 2, Severity.WARNING: 1, Severity.UNKNOWN: 3, Severity.OK: 0}
+EXIT_WARNING = _EXIT_CODES[Severity.WARNING]
 EXIT_UNKNOWN = _EXIT_CODES[Severity.UNKNOWN]  # also of a usage error, or a failure of our own
 
 
@@ -29,9 +30,11 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     collectors: Mapping[str, CollectorView]
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+def exit_code(findings: Sequence[Finding], absent: Sequence[str] = ()) -> int:
     """0 ok, 1 warning, 2 critical, 3 unknown; the worst counts, critical before warning before unknown.
 
-    No finding at all is unknown: nothing was looked at.
+    No finding at all is unknown, since nothing was looked at, unless there was nothing to look at.
     """
+    if not findings and absent:
+        return _EXIT_CODES[Severity.OK]
     return _EXIT_CODES[max((finding.severity for finding in findings), default=Severity.UNKNOWN)]

@@ -35,6 +35,7 @@ class Remedy(enum.Enum):
     SMALLER = "let the job need less device memory: a smaller batch, or free what else uses the device"
     LOOK_AT_TRAINING = "look at the training itself: data, learning rate, loss"
     # the device and its driver
+    WAIT_LONGER = "watchdog diagnose --wait 70"
     CHECK_DRIVER = "look at the NVIDIA driver: nvidia-smi"
     CHECK_DEVICES = "name devices that are there: [job] devices, CUDA_VISIBLE_DEVICES; nvidia-smi -L lists them"
     RELOAD_DRIVER = "load the driver that fits its library: reboot, or reload the nvidia modules"
@@ -69,6 +70,15 @@ class Finding(Struct, frozen=True, kw_only=True):
     remedy: Remedy = Remedy.NONE
     device: str | None = None
     looks_wanted: int = 0
+
+
+# These end in a command of ours.
+_COMMANDS = frozenset({Remedy.RELAUNCH, Remedy.PROBE, Remedy.ASK_HOLDER, Remedy.WAIT_LONGER})
+
+
+def next_step(remedy: Remedy, options: str) -> str:
+    """The remedy in words; `options` are what a command of ours needs to mean the job."""
+    return remedy.value + options if remedy in _COMMANDS else remedy.value
 
 
 def calls_for_a_stop(finding: Finding) -> bool:
