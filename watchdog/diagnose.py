@@ -28,7 +28,7 @@ __all__ = ["OfRun", "Targets", "diagnose", "needs_of"]
 _PAUSE_S = 0.5
 _MOST_LOOKS = 30
 _FOR_ALL = frozenset({"devices"})  # the catalogue itself asks which device a finding is about
-_FOR_MEASURING = frozenset({"processes", "beat"})  # who must not be disturbed
+_FOR_MEASURING = frozenset({"processes", "beat", "locks"})  # who must not be disturbed
 
 Measure = Callable[[Facts, tuple[Device, ...]], Fact[tuple[Probe, ...]]]
 

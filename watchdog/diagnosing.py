@@ -44,7 +44,7 @@ def chosen(names: list[str]) -> tuple[Check, ...]:
 def diagnose_job(settings: Settings, *, checks: tuple[Check, ...], probe: bool, wait_s: float) -> Diagnosis:
     """Everything that is seen from outside a job; takes no lock and needs no supervisor."""
     folders, clock = folders_of(settings), SystemClock()
-    memory, run, root = _of_run(settings, folders, clock.monotonic())
+    memory, run, root = _of_run(settings, folders, clock)
     limits = limits_of(settings, os.environ)
     return diagnose(
         _targets(folders, root),
@@ -65,7 +65,7 @@ def probe_job(settings: Settings, *, device: str | None, store: bool) -> ProbeRe
     from watchdog import measuring
 
     folders, clock = folders_of(settings), SystemClock()
-    _, run, root = _of_run(settings, folders, clock.monotonic())
+    _, run, root = _of_run(settings, folders, clock)
     facts = _facts(_targets(folders, root), run, clock, measuring.needed())
     limits = limits_of(settings, os.environ)
     return measuring.probe(settings, facts, limits, clock=clock, device=device, store=store, say=_say)
@@ -106,7 +106,7 @@ def _measure(settings: Settings, clock: SystemClock) -> Measure:
 
 
 def _of_run(
-    settings: Settings, folders: JobFolders, now_s: float
+    settings: Settings, folders: JobFolders, clock: SystemClock
 ) -> tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]:
     """What is known of a run, and how to put in what its supervisor remembers; cheap where there never was one."""
     if not folders.run_record.exists():
@@ -114,7 +114,7 @@ def _of_run(
         return _as_seen, OfRun(beat=never, progress=never), None
     from watchdog.runfacts import of_run
 
-    return of_run(settings, folders, now_s)
+    return of_run(settings, folders, clock)
 
 
 def _as_seen(facts: Facts) -> Facts:

@@ -28,10 +28,10 @@ from watchdog.opening import run_lock_holders, run_lock_is_free
 _MEMBERS_EVERY_S, _MEMBERS_OF_YOUNG_EVERY_S, _YOUNG_S = 10.0, 1.0, 60.0
 
 
-def _beat_in_file(watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
+def _beat_in_file(watch: RunWatch, clock: Clock) -> Fact[BeatSeen]:
     """The run's beat; its process counts as alive only as a descendant of the living shim."""
     root: ProcessId | None = watch.shim_id if watch.shim() is Shim.ALIVE else None
-    return see_beat(watch.folder.beat, run_id=watch.record.run_id, now_s=now_s, shim=root)
+    return see_beat(watch.folder.beat, run_id=watch.record.run_id, now=clock.monotonic, shim=root)
 
 
 class RunEyes:
@@ -65,7 +65,7 @@ class RunEyes:
 
     def beat(self, watch: RunWatch, now_s: float) -> Fact[BeatSeen]:
         """The newest beat: from the beat file, or where there is none from the notify socket."""
-        beat = _beat_in_file(watch, now_s)
+        beat = _beat_in_file(watch, self._clock)
         if isinstance(beat, Absent) and self._notify is not None:
             if watch.shim_id is not None:
                 self._notify.believe(watch.shim_id)

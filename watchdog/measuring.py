@@ -23,7 +23,7 @@ from watchdog.core.diagnosis import EXIT_UNKNOWN, EXIT_WARNING, exit_code
 from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown, value_of
 from watchdog.core.findings import Finding
 from watchdog.core.limits import Limits
-from watchdog.core.probing import to_measure, unclear
+from watchdog.core.probing import beside, to_measure
 from watchdog.errors import StateError
 from watchdog.render_facts import record_of
 from watchdog.settings import Settings
@@ -189,12 +189,12 @@ def _there(facts: Facts) -> str:
 
 def _busy(facts: Facts) -> str | None:
     """The CPU is everybody's; only a trainer of this job is spared."""
-    if isinstance(facts.beat, Known) and facts.beat.value.alive:
+    if isinstance(facts.beat, Known) and facts.beat.value.alive is not False:
         beat = facts.beat.value
         return f"run {beat.run_id} is alive (pid {beat.pid}): nothing is measured beside it"
     if isinstance(facts.processes, Known) and facts.processes.value.run:
         return f"a run is alive (pid {facts.processes.value.run[0].pid}): nothing is measured beside it"
-    return unclear(facts)
+    return beside(facts)
 
 
 def _nothing(why: str) -> ProbeReport:
@@ -203,7 +203,7 @@ def _nothing(why: str) -> ProbeReport:
 
 def needed() -> frozenset[str]:
     """The facts that deciding and judging need."""
-    return frozenset({"driver", "devices", "processes"}).union(*(check.needs for check in _CHECKS))
+    return frozenset({"driver", "devices", "processes", "beat", "locks"}).union(*(check.needs for check in _CHECKS))
 
 
 def driver_of(facts: Facts) -> str:

@@ -5,16 +5,20 @@ Apart from diagnosing.py, since a host without any run need not import all of it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from watchdog.clock import Clock
 from watchdog.collectors.beats import see_beat
+from watchdog.collectors.processes import this_host
 from watchdog.collectors.run import read_exit, read_start
 from watchdog.contract import ContractError
 from watchdog.control import NoSupervisorError, request
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import BeatFact, Facts, Progress
 from watchdog.core.identity import ProcessId
+from watchdog.core.runrecord import RunRecord
 from watchdog.errors import ControlError, StateError
 from watchdog.folders import JobFolders, RunFolder
 from watchdog.lookout import OfRun
@@ -26,16 +30,16 @@ _ASK_S = 2.0
 
 
 def of_run(
-    settings: Settings, folders: JobFolders, now_s: float
+    settings: Settings, folders: JobFolders, clock: Clock
 ) -> tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]:
     """(what puts the supervisor's memory into a snapshot, what is known of the run, the root of its process tree)."""
     memory = _remembered(folders)
-    run, root = _run_of(settings, folders, now_s, memory)
+    run, root = _run_of(settings, folders, clock, memory)
     return (lambda facts: facts if isinstance(memory, str) else with_memory(facts, memory)), run, root
 
 
 def _run_of(
-    settings: Settings, folders: JobFolders, now_s: float, remembered: Remembered | str
+    settings: Settings, folders: JobFolders, clock: Clock, remembered: Remembered | str
 ) -> tuple[OfRun, ProcessId | None]:
     """What is known of the job's run, and the root of its process tree."""
     try:
@@ -50,7 +54,7 @@ def _run_of(
     except (OSError, StateError, ContractError) as error:
         return OfRun(beat=Unknown(str(error)), progress=Unknown(str(error))), None
     root = None if start is None else start.shim
-    beat = see_beat(run.beat, run_id=record.run_id, now_s=now_s, shim=root)
+    beat = see_beat(run.beat, run_id=record.run_id, now=clock.monotonic, shim=root)
     progress = _progress(remembered, record.run_id)
     blind_s = 0.0 if isinstance(remembered, str) else remembered.blind_s
     if not isinstance(beat, Known):
@@ -60,13 +64,23 @@ def _run_of(
         run_id=value.run_id,
         pid=value.pid,
         phase=value.phase,
-        age_s=max(0.0, now_s - value.monotonic_s),
+        age_s=max(0.0, beat.at_s - value.monotonic_s),
         deadline_s=settings.deadlines.for_phase(value.phase),
         step=value.step,
         target_step=value.target_step,
-        alive=beat.value.alive,
+        alive=beat.value.alive or (False if _can_see(record) else None),
     )
-    return OfRun(beat=Known(fact, now_s), progress=progress, blind_s=blind_s), root
+    return OfRun(beat=Known(fact, beat.at_s), progress=progress, blind_s=blind_s), root
+
+
+def _can_see(record: RunRecord) -> bool:
+    """Whether a process of the run would be in our `/proc`: the same namespace, and nobody hides other users' ones."""
+    try:
+        here = this_host()
+    except OSError:
+        return False
+    same = (here.boot_id, here.pid_namespace) == (record.boot_id, record.pid_namespace)
+    return same and os.path.exists("/proc/1")
 
 
 def _no_run(why: str) -> OfRun:

@@ -284,9 +284,9 @@ BAD_BEATS = {
 def test_a_beat_that_cannot_be_believed_is_unknown(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "beat.json"
     path.write_bytes(BAD_BEATS[kind])
-    assert isinstance(see_beat(path, run_id="1-a", now_s=100.0, shim=None), Unknown)
+    assert isinstance(see_beat(path, run_id="1-a", now=lambda: 100.0, shim=None), Unknown)
     path.write_bytes(beat_text())
-    assert isinstance(see_beat(path, run_id="1-a", now_s=100.0, shim=None), Known)
+    assert isinstance(see_beat(path, run_id="1-a", now=lambda: 100.0, shim=None), Known)
 
 
 def test_a_beat_file_that_is_no_file(tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ def test_a_beat_file_that_is_no_file(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "beat")
     folder.mkdir()
     for path in (pipe, link, folder):
-        assert isinstance(see_beat(path, run_id="1-a", now_s=100.0, shim=None), Unknown), path
-    assert isinstance(see_beat(tmp_path / "none", run_id="1-a", now_s=100.0, shim=None), Absent)
+        assert isinstance(see_beat(path, run_id="1-a", now=lambda: 100.0, shim=None), Unknown), path
+    assert isinstance(see_beat(tmp_path / "none", run_id="1-a", now=lambda: 100.0, shim=None), Absent)
 
 
 def test_a_beat_whose_process_number_was_given_to_another(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_beat_whose_process_number_was_given_to_another(tmp_path: Path) -> Non
             (beat_text(pid=run.leader.pid, start_ticks=run.leader.start_ticks), run.start.shim, True),
         ):
             path.write_bytes(text)
-            fact = see_beat(path, run_id="1-a", now_s=100.0, shim=shim)
+            fact = see_beat(path, run_id="1-a", now=lambda: 100.0, shim=shim)
             assert isinstance(fact, Known)
             assert fact.value.alive is alive
 

@@ -45,7 +45,7 @@ def beat(**changes: object) -> Beat:
 
 
 def see(path: Path, shim: ProcessId | None = None) -> Fact[BeatSeen]:
-    return see_beat(path, run_id="1-a", now_s=time.monotonic(), shim=shim)
+    return see_beat(path, run_id="1-a", now=time.monotonic, shim=shim)
 
 
 def test_a_whole_beat_of_a_living_process_is_known_and_alive(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, processes
+from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, lock, processes
 from tests.unit.collectors.standin import Standin, answer
 from watchdog import baselines
 from watchdog.clock import SystemClock
@@ -48,9 +48,15 @@ def settings(tmp_path: Path, standin: Standin) -> Settings:
     return load(environ={}, home=tmp_path, cwd=tmp_path, overrides=overrides)
 
 
+FREE = (lock("supervisor", held=False, holders=()), lock("run", held=False, holders=()))
+
+
 def idle(**changes: Any) -> Facts:
     return host(
-        **({"beat": NO_RUN, "progress": NO_RUN, "processes": NOBODY, "devices": (gpu(processes=()),)} | changes)
+        **(
+            {"beat": NO_RUN, "progress": NO_RUN, "processes": NOBODY, "locks": FREE, "devices": (gpu(processes=()),)}
+            | changes
+        )
     )
 
 

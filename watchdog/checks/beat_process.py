@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Facts, Known
-from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.findings import Finding, Remedy, Severity, unknown
 from watchdog.core.limits import Limits
 
 NAME = "beat-process"
 NEEDS = ("beat",)
 LIMITS = ()
 WORST = Severity.CRITICAL
-REMEDIES = (Remedy.WAIT,)
+REMEDIES = (Remedy.WAIT, Remedy.LOOK)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
@@ -26,6 +26,10 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     if not isinstance(facts.beat, Known):
         return ()
     beat = facts.beat.value
+    if beat.alive is None:
+        why = f"pid {beat.pid}, which beat {duration(beat.age_s)} ago, cannot be seen from here"
+        why += ": another pid namespace, or /proc hides other users' processes"
+        return (unknown(NAME, "beating process", why),)
     severity, remedy = Severity.OK, Remedy.NONE
     reason = f"pid {beat.pid}, which beat last, is alive"
     if not beat.alive and beat.phase == "finished":

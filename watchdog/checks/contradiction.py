@@ -116,7 +116,8 @@ def _pace(facts: Facts, limits: Limits) -> Pace:
     if watched and changed_s is not None and facts.at_s - changed_s <= patience_s:
         return Pace(steps=Steps.ADVANCE, words=words)
     beat = facts.beat
-    if not (processes is not None and processes.run) and not (isinstance(beat, Known) and beat.value.alive):
+    alive = isinstance(beat, Known) and beat.value.alive is not False
+    if not (processes is not None and processes.run) and not alive:
         if processes is None and not isinstance(beat, Known):
             return Pace(steps=Steps.UNSEEN, words="whether a run is alive cannot be seen")
         return Pace(steps=Steps.NO_RUN, words="no run of this job is alive")
@@ -130,7 +131,7 @@ def _pace(facts: Facts, limits: Limits) -> Pace:
         if beat.at_s > late_s:
             return Pace(steps=Steps.STOPPED, words=words, since_s=late_s)
         if beat.value.phase != "train":
-            return Pace(steps=Steps.PHASE if beat.value.alive else Steps.LATE, words=words)
+            return Pace(steps=Steps.PHASE if beat.value.alive is not False else Steps.LATE, words=words)
         still_s = _still_since(progress)
         if still_s is not None:
             allowed_s = limits.steps_frozen_factor * max(limits.train_deadline_s, beat.value.deadline_s)

@@ -41,7 +41,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         evidence.append(f"tightest cgroup limit {size(memory.limit_bytes)}, at {memory.limit_cgroup}")
     severity, remedy, cause = Severity.OK, Remedy.NONE, ""
     if memory.available_bytes < need_bytes:
-        if isinstance(facts.beat, Known) and facts.beat.value.alive:
+        if isinstance(facts.beat, Known) and facts.beat.value.alive is not False:
             reason += "; a run is alive and holds its part"
         else:
             severity, remedy = Severity.WARNING, Remedy.FREE_MEMORY

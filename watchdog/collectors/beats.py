@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from watchdog.collectors.processes import read_process
@@ -59,8 +60,12 @@ def descends_from(pid: int, root: ProcessId, proc: str = "/proc") -> bool:
     return False
 
 
-def see_beat(path: Path, *, run_id: str, now_s: float, shim: ProcessId | None) -> Fact[BeatSeen]:
-    """The beat as a fact. `alive` only if the process is the one that beat and descends from the shim."""
+def see_beat(path: Path, *, run_id: str, now: Callable[[], float], shim: ProcessId | None) -> Fact[BeatSeen]:
+    """The beat as a fact. `alive` only if the process is the one that beat and descends from the shim.
+
+    `now` is the monotonic clock, asked after the beat was read: on a busy host seconds lie between the two, and a beat
+    that was made meanwhile is not from the future.
+    """
     try:
         beat = read_beat_file(path)
     except ContractError as error:
@@ -71,6 +76,7 @@ def see_beat(path: Path, *, run_id: str, now_s: float, shim: ProcessId | None) -
         return Absent("no beat yet")
     if beat.run_id != run_id:
         return Unknown(f"the beat is from run {beat.run_id}")
+    now_s = now()
     if beat.monotonic_s > now_s + 1.0:
         return Unknown(f"the beat is {beat.monotonic_s - now_s:.0f} s in the future")
     process = read_process(beat.pid)

@@ -47,6 +47,8 @@ class Scan:
 
     def _look(self) -> Iterator[OpenFile]:
         self.unreadable = 0
+        if self.proc == "/proc" and not os.path.exists("/proc/1"):  # hidepid: nobody knows how many there are
+            self.unreadable += 1
         for name in os.listdir(self.proc):
             if not name.isdigit():
                 continue
@@ -61,6 +63,9 @@ class Scan:
             for fd in fds:
                 try:
                     target = os.readlink(f"{folder}/{fd}")
+                except PermissionError:  # another user's, seen from a user namespace: all of its files are hidden
+                    self.unreadable += 1
+                    break
                 except OSError:  # closed while we looked
                     continue
                 deleted = target.endswith(_DELETED)

@@ -146,7 +146,7 @@ class BeatFact(Struct, frozen=True, kw_only=True):
     deadline_s: float  # what this phase is allowed
     step: int | None
     target_step: int | None
-    alive: bool  # the beating process is alive and is the one that beat
+    alive: bool | None  # the beating process is alive and is the one that beat; None: it cannot be seen from here
 
 
 class ProgressPoint(Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ def to_measure(facts: Facts, limits: Limits) -> tuple[Device, ...] | str:
     """The devices that may be measured, or why there is none."""
     if isinstance(facts.devices, Unknown | Absent):
         return facts.devices.why or "there is no GPU"
-    beside = _healthy_run(facts) or unclear(facts)
-    if beside is not None:
-        return beside
+    why_not = beside(facts)
+    if why_not is not None:
+        return why_not
     free: list[Device] = []
     why = "the job uses no device that is here"
     for device in facts.devices.value:
@@ -32,9 +32,14 @@ def to_measure(facts: Facts, limits: Limits) -> tuple[Device, ...] | str:
     return tuple(free) or why
 
 
-def unclear(facts: Facts) -> str | None:
+def beside(facts: Facts) -> str | None:
+    """Why nothing is measured now, whatever the device: a run that may be well, or one that cannot be seen."""
+    return _healthy_run(facts) or _unclear(facts)
+
+
+def _unclear(facts: Facts) -> str | None:
     """Why it cannot be told who computes here; what cannot be seen may be a healthy run."""
-    for fact in (facts.beat, facts.processes):
+    for fact in (facts.beat, facts.processes, *facts.locks):
         if isinstance(fact, Unknown):
             return f"whether a run is alive cannot be told, so nothing is measured: {fact.why}"
     return None
@@ -44,12 +49,15 @@ def _healthy_run(facts: Facts) -> str | None:
     """A run that may be well is not disturbed; one that beats no more, or stands still, is no trainer any more."""
     if isinstance(facts.beat, Known):
         beat = facts.beat.value
-        if beat.alive and beat.age_s <= beat.deadline_s:
-            return f"run {beat.run_id} is alive (pid {beat.pid}): nothing is measured beside it"
+        if beat.alive is not False and beat.age_s <= beat.deadline_s:  # the beat is proof, seen or unseen
+            return f"run {beat.run_id} beat {beat.age_s:.0f} s ago (pid {beat.pid}): nothing is measured beside it"
         return None
     if isinstance(facts.processes, Known) and facts.processes.value.run:
         pid = facts.processes.value.run[0].pid
         return f"a run is alive (pid {pid}), and whether it is well is not known: nothing is measured beside it"
+    for lock in facts.locks:
+        if isinstance(lock, Known) and lock.value.purpose == "run" and lock.value.held:
+            return "a run that cannot be seen from here holds the run lock: nothing is measured beside it"
     return None
 
 

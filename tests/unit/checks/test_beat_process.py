@@ -18,9 +18,10 @@ from watchdog.core.limits import Limits
         (False, "train", Severity.CRITICAL),
         (False, "drain", Severity.CRITICAL),
         (False, "finished", Severity.OK),
+        (None, "train", Severity.UNKNOWN),
     ],
 )
-def test_gone(alive: bool, phase: str, severity: Severity) -> None:
+def test_gone(alive: bool | None, phase: str, severity: Severity) -> None:
     (finding,) = beat_process.check(host(beat=beat(pid=777, phase=phase, alive=alive)), Limits())
     assert finding.severity is severity
     assert "777" in finding.reason

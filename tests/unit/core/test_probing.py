@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, process, processes
+from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, lock, process, processes
 from watchdog.core.facts import Absent, DeviceHolder, Facts, Unknown
 from watchdog.core.limits import Limits
 from watchdog.core.probing import to_measure
@@ -17,10 +17,16 @@ NO_RUN = Absent("no run was ever launched")
 NOBODY = processes(run=(), holders=())
 
 
+FREE = (lock("supervisor", held=False, holders=()), lock("run", held=False, holders=()))
+
+
 def idle(**changes: Any) -> Facts:
     """A host on which nothing runs."""
     return host(
-        **({"beat": NO_RUN, "progress": NO_RUN, "processes": NOBODY, "devices": (gpu(processes=()),)} | changes)
+        **(
+            {"beat": NO_RUN, "progress": NO_RUN, "processes": NOBODY, "locks": FREE, "devices": (gpu(processes=()),)}
+            | changes
+        )
     )
 
 
@@ -49,7 +55,7 @@ def test_only_devices_of_the_job_are_measured() -> None:
 
 
 def test_nothing_is_measured_beside_a_healthy_run() -> None:
-    assert why_not(host()) == f"run 7-abc is alive (pid {TRAINER_PID}): nothing is measured beside it"
+    assert why_not(host()) == f"run 7-abc beat 1 s ago (pid {TRAINER_PID}): nothing is measured beside it"
 
 
 @pytest.mark.parametrize("changes", [{"age_s": 121.0}, {"alive": False}])
@@ -104,3 +110,11 @@ def test_a_device_that_is_gone_is_not_measured(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("fact", [Absent("no driver"), Absent(), Unknown("NVML does not answer")], ids=str)
 def test_without_devices_the_reason_is_theirs(fact: Any) -> None:
     assert why_not(idle(devices=fact)) == (fact.why or "there is no GPU")
+
+
+def test_a_run_that_cannot_be_seen_is_not_disturbed() -> None:
+    """Its beat is fresh, or it holds the run lock; from another pid namespace neither process can be found."""
+    unseen = beat(alive=None)
+    assert "beat 1 s ago" in why_not(idle(beat=unseen, locks=(lock("run"),)))
+    assert "holds the run lock" in why_not(idle(locks=(lock("run"),)))
+    assert "cannot be told" in why_not(idle(locks=(Unknown("its holder is hidden"),)))
