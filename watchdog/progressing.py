@@ -74,12 +74,13 @@ class ProgressEyes:
     def _printed(self, run_id: str, path: Path) -> tuple[ProgressPoint, ...]:
         """What the log said since the last turn; read in a thread, so it is that of a turn before."""
         if self._log is None or self._log_of != run_id:
-            self._log, self._log_of = ProgressLog(path, self._pattern), run_id
+            self._log, self._log_of = ProgressLog(path, self._pattern, self._clock), run_id
             self._runner = Runner(self._clock)  # what is still being read of the run before belongs to nobody
         log, clock = self._log, self._clock
 
         def read() -> Fact[tuple[ProgressPoint, ...]]:
-            return Known(log.read_new(clock.monotonic()), clock.monotonic())
+            points = log.read_new(clock.monotonic())
+            return Unknown(log.given_up) if log.given_up else Known(points, clock.monotonic())
 
         polled = self._runner.poll("progress_log", read, every_s=_LOG_EVERY_S, deadline_s=_LOG_DEADLINE_S)
         self._unread = polled.fact.why if isinstance(polled.fact, Unknown) and not polled.unread else ""

@@ -5,8 +5,9 @@ expression with named groups, for telling which ready pattern fits a log, and fo
 of an evaluation.
 Refuses lines of an evaluation where the line itself says so, and to guess a number that is not written.
 
-Known limits: a line is looked at up to 2,000 characters. An expression of one's own that can take exponential time is
-refused by its form (a repetition inside a repetition); one like `(a|a)+` gets through, and would hold us up.
+Known limits: a line is looked at up to 2,000 characters. The ready patterns take no more than some 30 ms for any of
+them. An expression of one's own that can take exponential time is refused by its form (a repetition inside a
+repetition); others get through, `(a|a)+` or many `.*`, so only a process that can be lost may search with one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _entry(key: str, group: str, number: str = _NUMBER) -> str:
 
 
 # `10/500 [00:10<08:10,  1.00s/it, ...]`, the end of a tqdm bar. Greedy, so of several bars in a line the last counts.
-_TQDM = rf"(?P<{{step}}>{_COUNT})/(?P<{{target}}>{_COUNT}|\?) \[[\d:]+<[^,\]]*, *"
+# The bound and the possessive `*+` below keep a line of many half bars from taking seconds.
+_TQDM = rf"(?P<{{step}}>{_COUNT})/(?P<{{target}}>{_COUNT}|\?) \[[\d:]+<[^,\]]{{{{0,40}}}}+, *"
 _SPEED = rf"(?:(?P<rate>{_NUMBER})(?:it|batch)/s|(?P<step_s>{_NUMBER})s/(?:it|batch))?"
 
 READY: dict[str, Pattern] = {
@@ -79,7 +81,7 @@ READY: dict[str, Pattern] = {
             # The bar of training has no description, or says so; others are those of tokenizing, loading, evaluating.
             expressions=(
                 re.compile(
-                    r"^(?:.*[\]}])?\s*(?:(?:Train|Training|Steps)\w*:)?\s*\d+%\|.*\| *"
+                    r"^(?:.*[\]}])?\s*+(?:(?:Train|Training|Steps)\w*:\s*+)?\d+%\|.*\| *"
                     + _TQDM.format(step="step", target="target_step")
                     + r"(?P<bar>)"
                     + _SPEED
@@ -155,8 +157,11 @@ def parse(line: str, pattern: Pattern) -> ProgressWord | None:
         match = expression.search(line)
         if match is not None:
             groups.update((name, text) for name, text in match.groupdict().items() if text is not None)
-    if not groups:
-        return None
+    return word_of(groups)
+
+
+def word_of(groups: dict[str, str]) -> ProgressWord | None:
+    """What the groups of a match say, None when none of it is progress."""
     word = _word(groups)
     return word if word.step is not None or word.loss is not None or word.tokens is not None else None
 

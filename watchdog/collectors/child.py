@@ -41,34 +41,45 @@ class DisposableChild:
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
+        self.late = False  # the child that was asked last was ended by its alarm
 
-    def ask(self, argv: Sequence[str], deadline_s: float, *, answers: frozenset[int] = _GOOD) -> str | Unknown:
+    def ask(
+        self,
+        argv: Sequence[str],
+        deadline_s: float,
+        *,
+        answers: frozenset[int] = _GOOD,
+        given: bytes | None = None,
+    ) -> str | Unknown:
         """The last line of the child's output, or why there is none. The program must call `end_after` itself.
 
-        `answers` are the exit codes with which it may have answered. Blocks for `deadline_s` and half a second at
-        most. Raises OSError when the child cannot be started.
+        `given` is what the child reads from its standard input. `answers` are the exit codes with which it may have
+        answered. Blocks for `deadline_s` and half a second at most. Raises OSError when the child cannot be started.
         """
+        self.late = False
         if self._process is not None:
             if self._process.poll() is None:
                 return self._outstanding(self._process.pid)
-            if self._process.stdout is not None:  # it ended at last; what it says now is about then
-                self._process.stdout.close()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:  # it ended at last; what it says now is about then
+                    pipe.close()
             self._process = None
         import subprocess  # 5 ms that a diagnosis on a host without a driver does not pay
 
         self._started_s = self._clock.monotonic()
         self._process = process = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",  # never in a folder that may be on a dead mount
         )
         try:
-            output, _ = process.communicate(timeout=deadline_s + _GRACE_S)
+            output, _ = process.communicate(given, timeout=deadline_s + _GRACE_S)
         except subprocess.TimeoutExpired:
             return self._outstanding(process.pid)
         self._process = None
+        self.late = process.returncode == -signal.SIGALRM
         if process.returncode < 0:
             return Unknown(self._ended_by(-process.returncode, deadline_s))
         lines = output.decode(errors="replace").strip().splitlines()

@@ -2,24 +2,39 @@
 
 Responsible for what was appended since the last look: bounded (1 MiB a look; of more, the newest), past a front that
 was punched out, anew when the file was replaced or cut short, split at line feeds and at the carriage returns of
-progress bars, whatever the bytes are.
+progress bars, whatever the bytes are. A person's own expression is searched for by a disposable child: it can take
+hours for one line, and `re` lets no other thread of its process run meanwhile.
 Refuses to understand a line (classify/progress_lines.py) and to write to the log or keep its text: only numbers leave.
 
 Known limits: all points of one look carry the time of that look. A line is read when it is complete; a bar already
-when its closing bracket is there, since nothing follows it until the next step.
+when its closing bracket is there, since nothing follows it until the next step. An own expression that takes long but
+not too long (a second for all new lines) is shown the newest lines only.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from collections import deque
 from pathlib import Path
 
-from watchdog.classify.progress_lines import BarSieve, Pattern, ProgressWord, detect, parse, pattern_of
+from watchdog.classify.progress_lines import (
+    BarSieve,
+    Pattern,
+    ProgressWord,
+    detect,
+    parse,
+    pattern_of,
+    plain,
+    word_of,
+)
+from watchdog.clock import Clock, SystemClock
+from watchdog.collectors.child import DisposableChild
 from watchdog.collectors.outputlog import first_data
 from watchdog.contract import open_regular
-from watchdog.core.facts import ProgressPoint
+from watchdog.core.facts import ProgressPoint, Unknown
 
 AUTO = "auto"
 _LOOK_BYTES = 1024 * 1024
@@ -27,14 +42,65 @@ _PARTIAL_BYTES = 16 * 1024  # of a line that does not end; patterns look at its 
 _UNDECIDED_LINES = 200
 _ENDS = re.compile(rb"[\r\n]+")
 
+# From the newest line back, so that what is left out for its time is the oldest. Its first lines are
+# `child.end_after`, written out as in disks.py. No number has 100 digits.
+_CHILD = """
+import signal, sys
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+import json, re, time
+search = re.compile(json.loads(sys.argv[1])).search
+lines = sys.stdin.buffer.read().decode().split("\\n")
+found, began_s = [], time.monotonic()
+for number in range(len(lines) - 1, -1, -1):
+    match = search(lines[number][:2000])
+    if match:
+        groups = match.groupdict().items()
+        found.append([number, {name: text for name, text in groups if text and len(text) < 100}])
+    if len(found) == 500 or time.monotonic() - began_s > 1:
+        break
+print(json.dumps(found[::-1]))
+"""
+_OWN_DEADLINE_S = 2.0
+
+
+class _OwnSearch:
+    """Searches lines for a person's own expression. Once that took too long, it is not tried again."""
+
+    def __init__(self, expression: str, clock: Clock) -> None:
+        # As JSON: an expression may hold what no argument can (NUL, letters that are not of the locale).
+        self._argv = (sys.executable, "-I", "-S", "-c", _CHILD, json.dumps(expression), str(_OWN_DEADLINE_S))
+        self._child = DisposableChild("the search for the pattern of [job] progress", clock)
+        self.given_up = ""
+
+    def words(self, texts: list[str]) -> list[ProgressWord]:
+        """What the lines say, oldest first. Raises OSError when the child gave no answer."""
+        if self.given_up or not texts:
+            return []
+        given = "\n".join(plain(text) for text in texts).encode()
+        answer = self._child.ask(self._argv, _OWN_DEADLINE_S, given=given)
+        if self._child.late:
+            self.given_up = (
+                f"the pattern of [job] progress took more than {_OWN_DEADLINE_S:g} s for the run's output: simplify "
+                "it; progress is not read any more"
+            )
+            return []
+        if isinstance(answer, Unknown):
+            raise OSError(answer.why)
+        return [word for _, groups in json.loads(answer) if (word := word_of(groups)) is not None]
+
 
 class ProgressLog:
     """One run's log, look after look. For use from one thread."""
 
-    def __init__(self, path: Path, pattern: str = AUTO) -> None:
+    def __init__(self, path: Path, pattern: str = AUTO, clock: Clock | None = None) -> None:
         """`pattern`: a ready one's name, a regular expression with named groups, or "auto". Raises PatternError."""
         self._path = path
         self._pattern: Pattern | None = None if pattern == AUTO else pattern_of(pattern)
+        self._own: _OwnSearch | None = None
+        if self._pattern is not None and self._pattern.name == "own":
+            self._own = _OwnSearch(pattern, clock or SystemClock())
         self._undecided: deque[str] = deque(maxlen=_UNDECIDED_LINES)
         self._file: tuple[int, int] | None = None
         self._begin()
@@ -52,8 +118,15 @@ class ProgressLog:
         """For `Progress.source`: "log (huggingface)"; "log" while no ready pattern was seen to fit."""
         return "log" if self._pattern is None else f"log ({self._pattern.name})"
 
+    @property
+    def given_up(self) -> str:
+        """Why this log is not read any more; empty while it is."""
+        return "" if self._own is None else self._own.given_up
+
     def read_new(self, now_s: float) -> tuple[ProgressPoint, ...]:
-        """What the new lines say, oldest first; nothing while there is no file. Raises OSError."""
+        """What the new lines say, oldest first; nothing while there is no file, or when given up. Raises OSError."""
+        if self.given_up:
+            return ()
         try:
             content = self._appended()
         except FileNotFoundError:
@@ -88,6 +161,8 @@ class ProgressLog:
         return content.replace(b"\0", b"")
 
     def _words(self, texts: list[str]) -> list[ProgressWord]:
+        if self._own is not None:
+            return self._own.words(texts)
         if self._pattern is None and texts:
             self._undecided.extend(texts)
             found = detect(self._undecided)
