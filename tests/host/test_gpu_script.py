@@ -26,7 +26,7 @@ clock_sm_max = 2100
 pcie_width_max = 16
 pcie_width = 16
 compute = 8.6
-util_sm = 97
+util_sm = 3
 """
 TOLD = {
     "uuid": UUID,

@@ -61,6 +61,8 @@ OF_WORK = frozenset(
         "memory_clock_mhz",
         "clocks_event_reasons",
         "performance_state",
+        "pcie_generation",
+        "pcie_width",
     }
 )
 NAMELESS = "no UUID, index"  # begins the key of a device that is counted, but does not even tell its UUID
@@ -99,7 +101,7 @@ _MOST: dict[str, tuple[float, str]] = {
 class Questions:
     """What to ask. `nvml` is pynvml.
 
-    `fast` for each sample, `work` and `link` (PCIe) of a device at work, `slow` for now and then, `lists` of processes.
+    `fast` for each sample, `work` of a device at work, `slow` for now and then, `lists` of processes.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -107,7 +109,6 @@ class Questions:
         self._error: type[Exception] = nvml.NVMLError
         self.fast = self._fast_questions()
         self.work = self._work_questions()
-        self.link = self._link_questions()
         self.slow = self._slow_questions()
         self.lists = (
             ("processes", "compute", self._processes("Compute")),
@@ -178,6 +179,7 @@ class Questions:
             f("nvmlDeviceGetPerformanceState"),
         )
         encoder, decoder = f("nvmlDeviceGetEncoderUtilization"), f("nvmlDeviceGetDecoderUtilization")
+        generation, width = f("nvmlDeviceGetCurrPcieLinkGeneration"), f("nvmlDeviceGetCurrPcieLinkWidth")
         # The second is its name before driver 535.
         reasons = self._either("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         return [
@@ -188,12 +190,6 @@ class Questions:
             (("memory_clock_mhz",), lambda handle: (clock(handle, 2),)),
             (("clocks_event_reasons",), lambda handle: (reasons(handle),)),
             (("performance_state",), lambda handle: (state(handle),)),
-        ]
-
-    def _link_questions(self) -> list[Question]:
-        generation = self._function("nvmlDeviceGetCurrPcieLinkGeneration")
-        width = self._function("nvmlDeviceGetCurrPcieLinkWidth")
-        return [
             (("pcie_generation",), lambda handle: (generation(handle),)),
             (("pcie_width",), lambda handle: (width(handle),)),
         ]

@@ -40,11 +40,8 @@ ENUMERATE_EVERY_S = 60.0
 _MOST_EVENTS = 100  # of one sample; the rest comes with the next
 _EVENT_WAIT_MS = 0  # what is there is delivered at once
 IDLE_EVERY_S = 5.0
-_AT_WORK_PERCENT = 10  # below it little is to be learnt from clocks and the like, and the PCIe link is slowed down
+_AT_WORK_PERCENT = 10  # below it little is to be learnt from clocks, the PCIe link and the like
 _AS_BEFORE: dict[str, Reading] = {name: {"k": ""} for name in OF_WORK}
-_IDLE_LINK: dict[str, Reading] = {
-    name: {"a": "not asked of an idle device, which slows its link down"} for name in ("pcie_generation", "pcie_width")
-}
 
 
 class _Device:
@@ -193,10 +190,6 @@ class Sampler:
         fast = self._ask(self._questions.fast, device, now_s, codes, wrong)
         busy = fast["utilization_percent"]
         idle = type(busy) is int and busy < _AT_WORK_PERCENT
-        if idle:
-            fast.update(_IDLE_LINK)
-        else:
-            fast.update(self._ask(self._questions.link, device, now_s, codes, wrong))
         if idle and now_s < device.rests_until_s:
             fast.update(_AS_BEFORE)
         else:

@@ -85,6 +85,10 @@ def wsl_version(release: str, version: str) -> int | None:
     return 1 if release.startswith("4.4.") and "Microsoft" in release + version else None
 
 
+# Command lines: people put tokens there, and nothing here hangs on them.
+_NEVER_TOLD = frozenset({"boot.command", "wsl2.kernelcommandline"})
+
+
 def parse_settings(text: str) -> dict[str, str]:
     """By "section.key" in lower case, the value as written without its quotes. Of two equal keys the first counts.
 
@@ -100,7 +104,9 @@ def parse_settings(text: str) -> dict[str, str]:
         if heading := _SECTION.fullmatch(bare):
             section = heading[1].lower() + "."
         elif pair := _KEY.fullmatch(line):
-            settings.setdefault(section + pair[1].lower(), _unquote(pair[2]))
+            name = section + pair[1].lower()
+            if name not in _NEVER_TOLD:
+                settings.setdefault(name, _unquote(pair[2]))
         else:
             from watchdog.masking import mask_text  # only for a line that is wrong
 

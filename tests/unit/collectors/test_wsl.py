@@ -181,3 +181,9 @@ def test_a_drive_that_does_not_answer_is_unknown_in_time_and_asked_again_later(t
     pipe.unlink()
     clock.now += 10_000
     assert known(windows()) == {"wsl2.memory": "4GB"}  # it was in force when WSL started; the drive is left alone
+
+
+def test_command_lines_are_never_told() -> None:
+    """People put tokens there, and a diagnosis is sent to others."""
+    text = "[boot]\ncommand = curl -H 'Authorization: Bearer hunter2'\nsystemd=true\n"
+    assert parse_settings(text) == {"boot.systemd": "true"}
