@@ -181,6 +181,22 @@ def test_a_log_that_cannot_be_read_is_no_run_that_stands_still(eyes: Eyes, spoil
     eyes.until(lambda fact: isinstance(fact, Known) and steps(fact)[-1] == 2)
 
 
+def test_an_own_pattern_tells_until_it_takes_too_long_and_then_nothing_is_known(tmp_path: Path) -> None:
+    eyes = Eyes(tmp_path, r"step (a|aa)+(?P<step>\d+)$")
+    eyes.write("1-a", "step aa3")
+    assert steps(eyes.until(is_known)) == [3]
+    eyes.write("1-a", "step " + "a" * 4000)
+    # The clock of this test runs ahead of the child, so before that it is a read that has not answered.
+    progress = eyes.until(lambda fact: isinstance(fact, Unknown) and "more than 2 s" in fact.why)
+    assert isinstance(progress, Unknown)
+    assert progress.why.startswith("the pattern of [job] progress took more than 2 s for the run's output")
+    eyes.write("1-a", "step a4")
+    for _ in range(5):
+        assert eyes.turn().progress == progress
+    eyes.write("2-b", "step a1")
+    assert steps(eyes.until(is_known, "2-b")) == [1], "the next run is another matter"
+
+
 def test_a_beat_that_cannot_be_believed_leaves_what_was_known_and_invents_nothing(eyes: Eyes) -> None:
     torn: Fact[BeatSeen] = Unknown("the beat file cannot be believed")
     of_run = eyes.turn(beat=torn)

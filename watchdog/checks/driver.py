@@ -68,9 +68,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         return () if driver.code in _TOLD_ELSEWHERE else _failing(driver, driver.code, limits)
     if driver.silent_s > 0:
         why = f"NVML has not answered for {duration(driver.silent_s)} ({duration(limits.driver_hung_s)} of it"
-        return unknown(
-            NAME, SUBJECT, f"{why} would be a hung driver)", Remedy.WAIT_LONGER
-        )
+        return unknown(NAME, SUBJECT, f"{why} would be a hung driver)", Remedy.WAIT_LONGER)
     if driver.crashes:
         children = "1 child" if driver.crashes == 1 else f"{driver.crashes} children in a row"
         why = f"{children} died asking NVML ({limits.driver_crashes} in a row would be a crashing driver)"

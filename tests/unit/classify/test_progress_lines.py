@@ -161,6 +161,23 @@ def test_no_line_takes_long(name: str, piece: str) -> None:
     assert time.process_time() - started < 2
 
 
+@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize(
+    "line",
+    [
+        " " * 600 + "100%|" + "| 1/1 [00:00<0" * 100,  # measured: 0.1 s before the first piece became possessive
+        "]1%|" * 150 + "| 1/1 [0<" * 30 + "9" * 1200,
+        "Epoch 1: 1%|" * 60 + "| 1/1 [0<" * 60 + "9" * 800,
+        "{" * 1000 + "'loss': '" * 120,
+    ],
+)
+def test_no_line_of_several_pieces_takes_long(name: str, line: str) -> None:
+    started = time.process_time()
+    for _ in range(5):
+        parse(line, READY[name])
+    assert time.process_time() - started < 1
+
+
 def bar(step: int, total: int) -> ProgressWord:
     return ProgressWord(step=step, target_step=total, bar=True)
 

@@ -36,11 +36,20 @@ def test_the_last_line_is_the_answer(child: DisposableChild) -> None:
     assert ask(child, "print('again')") == "again"
 
 
+def test_what_is_given_is_what_it_reads(child: DisposableChild) -> None:
+    argv = [sys.executable, "-P", "-c", ALARM + "print(len(sys.stdin.buffer.read()))", "5"]
+    assert child.ask(argv, 5.0, given=b"x" * 3_000_000) == "3000000"
+    assert child.ask(argv, 5.0) == "0"
+    blind = [sys.executable, "-P", "-c", ALARM + "print('unread')", "5"]
+    assert child.ask(blind, 5.0, given=b"x" * 3_000_000) == "unread"
+
+
 def test_a_hang_ends_by_the_childs_own_alarm(child: DisposableChild) -> None:
     started = time.monotonic()
     answer = ask(child, "signal.pause()", 0.6)
     assert isinstance(answer, Unknown)
     assert answer.why == "the oracle did not answer within 0.6 s"
+    assert child.late
     assert time.monotonic() - started < 5
 
 
@@ -59,6 +68,7 @@ def test_a_crash_is_named(child: DisposableChild) -> None:
     answer = ask(child, "import os; os.kill(os.getpid(), signal.SIGSEGV)")
     assert isinstance(answer, Unknown)
     assert "SIGSEGV" in answer.why
+    assert not child.late
 
 
 @pytest.mark.parametrize("program", ["sys.exit(3)", "pass", "print('half'); sys.exit(1)"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -133,6 +136,98 @@ def test_an_own_pattern_and_a_bad_one(path: Path) -> None:
     assert read(ProgressLog(path, r"at (?P<step>\d+)")) == [7]
     with pytest.raises(PatternError, match="no group named"):
         ProgressLog(path, r"at \d+")
+
+
+def test_an_own_pattern_reads_what_is_new_and_whatever_the_bytes_are(path: Path) -> None:
+    log = ProgressLog(path, r"Schritt «(?P<step>\S+)»(?: von (?P<target_step>\d+))?(?: loss (?P<loss>\S+))?\x00?")
+    assert log.source == "log (own)"
+    write(path, "Schritt «1» von 9 loss 2.5\n\xff\n\x1b[1mSchritt\x1b[0m «2»\nSchritt «n/a»\nSchritt «3» loss nan")
+    assert [(point.step, point.loss) for point in log.read_new(1.0)] == [(1, 2.5), (2, None)]
+    write(path, b"\n\xff\xfe\x80\n\xe2\x80\xa8\x85 " + "Schritt «4»\n".encode())
+    assert read(log) == [3, 4]
+    assert (read(log), log.given_up) == ([], "")
+
+
+def test_of_many_matches_of_an_own_pattern_the_newest_are_told(path: Path) -> None:
+    write(path, "".join(f"at {step} of 90000\n" for step in range(60_000)))
+    assert read(ProgressLog(path, r"at (?P<step>\d+) of")) == list(range(59_500, 60_000))
+
+
+def test_an_own_pattern_that_takes_long_for_each_line_tells_of_the_newest(path: Path) -> None:
+    """Measured: 15 ms for each line, so the mebibyte as a whole would take more than the deadline."""
+    write(path, ("q" * 1999 + "\n") * 500 + "at 7\n" + ("q" * 1999 + "\n") * 3)
+    log = ProgressLog(path, r".*y?z(?P<loss>\d)|at (?P<step>\d+)")
+    assert (read(log), log.given_up) == ([7], "")
+
+
+NASTY = [
+    (r".*step.*=.*(?P<step>\d+).*loss.*=.*(?P<loss>[\d.]+).*", "step=1 " * 600),
+    (r"a*a*a*a*a*a*(?P<step>\d+)$", "a" * 4000),
+    (r"step (a|aa)+(?P<step>\d+)$", "step " + "a" * 4000),
+]
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A Python that counts its starts, in the place of the one that children are started with."""
+    counted = tmp_path / "started"
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho x >> "{counted}"\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return counted
+
+
+@pytest.mark.parametrize(("pattern", "text"), NASTY)
+def test_a_pattern_that_takes_hours_holds_nobody_up_and_is_tried_once(
+    path: Path, pattern: str, text: str, children: Path
+) -> None:
+    log = ProgressLog(path, pattern)
+    assert read(log) == []
+    write(path, "half a line")
+    assert read(log) == []
+    assert not children.exists(), "no new line, no child"
+    write(path, f"\n{text}\n")
+    over = threading.Event()
+    gaps_s: list[float] = []
+
+    def tick() -> None:
+        last_s = time.monotonic()
+        while not over.wait(0.01):
+            gaps_s.append(time.monotonic() - last_s)
+            last_s = time.monotonic()
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    started_s = time.monotonic()
+    try:
+        assert read(log) == []
+    finally:
+        over.set()
+        ticking.join()
+    assert time.monotonic() - started_s < 5
+    assert (len(gaps_s) > 20, max(gaps_s) < 1.0) == (True, True), (len(gaps_s), max(gaps_s))
+    assert log.given_up == (
+        "the pattern of [job] progress took more than 2 s for the run's output: simplify it; "
+        "progress is not read any more"
+    )
+    write(path, "step aa7\n")
+    assert read(log) == []
+    assert children.read_text() == "x\n"
+
+
+def test_a_search_that_dies_of_something_else_is_said_and_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/bin/false")
+        log = ProgressLog(path, r"at (?P<step>\d+)")
+    write(path, "at 7\n")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"pattern of \[job\] progress: .* ended with code 1"):
+            read(log)
+        write(path, "at 8\n")
+    assert log.given_up == ""
 
 
 def test_a_line_without_end_is_bounded(path: Path) -> None:
