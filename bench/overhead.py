@@ -1,8 +1,8 @@
 """What looking costs: sampling once a second, and one diagnosis, beside nvitop and gpustat on one stand-in for NVML.
 
-Sampling with 1 and 8 idle devices (overhead_sampling.py); one look as whole processes in turns, with the processor time
-of the sampling child, which leaves by itself; and the parts of a diagnosis of ours (overhead_parts.py). Refuses to
-measure a command that does not show what the stand-in says.
+Sampling with 1 and 8 idle devices and with a busy one (overhead_sampling.py); one look as whole processes in turns,
+with the processor time of the sampling child, which leaves by itself; and the parts of a diagnosis of ours
+(overhead_parts.py). Refuses to measure a command that does not show what the stand-in says.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.overhead_sampling import BEFORE_MIB, StandIn, program, sampled, sampl
 from bench.startup import CommandFailedError, Sample
 
 LIMIT = 2.0  # times nvitop -1: in wall time, and in processor time
-DEVICES = (1, 8)
+DEVICES = ((1, False), (8, False), (1, True))  # how many, and whether they are busy
 NVITOP, OURS = "nvitop -1", "watchdog diagnose"
 
 
@@ -105,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             part_rows, import_table = parts(standin, min(chosen.rounds, 5)), imports(standin)
             figures = [
                 figure
-                for devices in DEVICES
-                for figure in sampled(commands, standin, devices=devices, seconds=chosen.seconds)
+                for devices, busy in DEVICES
+                for figure in sampled(commands, standin, devices=devices, busy=busy, seconds=chosen.seconds)
             ]
     except CommandFailedError as error:
         print(f"not measured: {error}", file=sys.stderr)

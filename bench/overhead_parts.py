@@ -63,7 +63,7 @@ from watchdog.collectors.devices import DeviceWatch
 from watchdog.collectors.roots import Roots
 watch = DeviceWatch(Roots(), SystemClock())
 begin = time.monotonic()
-watch.start()
+watch.ask()
 assert watch.wait(10.0)
 print(time.monotonic() - begin)
 """

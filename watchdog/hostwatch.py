@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from watchdog.collectors.runner import Runner
 from watchdog.core.collectorview import CollectorView
 from watchdog.core.devicegate import device_gate, uses_gpu
 from watchdog.core.facts import Absent, Fact, Facts, Known, Unknown
-from watchdog.core.findings import Finding
+from watchdog.core.findings import Finding, Severity
 from watchdog.core.gates import disk_gate, lock_gate, memory_gate
 from watchdog.core.identity import ProcessId
 from watchdog.core.seen import Gate
@@ -40,6 +40,7 @@ from watchdog.settings import Settings
 _JUDGE_EVERY_S = 1.0
 _CHORES_EVERY_S = 5.0
 _DEADLINE_S = 10.0
+_OF_DEVICES = frozenset(check.name for check in catalogue.CATALOGUE if {"driver", "devices"} & set(check.needs))
 
 
 class HostWatch:
@@ -77,6 +78,8 @@ class HostWatch:
     def judge(self, run: OfRun, root: ProcessId | None) -> bool:
         """Judge the newest facts with what this turn knows of the run, once a second at most. True: it was done."""
         self._run, self._lookout.root = run, root
+        if root is None:  # a launch is weighed on what is read now
+            self._lookout.calm = False
         now_s = self._clock.monotonic()
         if self._judged_s is not None and now_s - self._judged_s < _JUDGE_EVERY_S:
             return False
@@ -84,6 +87,7 @@ class HostWatch:
         self._facts = replace(self.facts, beat=run.beat, progress=run.progress)
         if not self._lookout.unread():
             self.findings = catalogue.judge(self._facts, self.limits)
+            self._lookout.calm = root is not None and calm(self._facts, self.findings)
         return True
 
     # --- what the loop asks -----------------------------------------------------------------------------------
@@ -144,6 +148,18 @@ class HostWatch:
             return Known(released, self._clock.monotonic())
 
         self._runner.poll("chores", chores, every_s=_CHORES_EVERY_S, deadline_s=_DEADLINE_S)
+
+
+def calm(facts: Facts, findings: Sequence[Finding]) -> bool:
+    """The devices are seen, and no check that looks at them warns or wants to look again.
+
+    What a platform never tells (Xids under WSL) is unknown for good and keeps nobody awake.
+    """
+    return isinstance(facts.devices, Known) and not any(
+        finding.severity >= Severity.WARNING or finding.looks_wanted
+        for finding in findings
+        if finding.check in _OF_DEVICES
+    )
 
 
 def drop_old_runs(folder: Path, keep: int, living: str | None) -> None:

@@ -45,6 +45,9 @@ _EVERY_S = {
     "wsl": 600.0,
 }
 _DEADLINE_S = 10.0
+# Samples of the devices to one question in calm times: each is as old as that then, and a loop that is woken with cold
+# caches speaks to the child a fifth as often.
+CALM_SAMPLES = 5
 
 
 class Targets(Struct, frozen=True):
@@ -74,7 +77,7 @@ class OfRun(Struct, frozen=True, kw_only=True):
 
 
 class Lookout:
-    """For use from one thread."""
+    """For use from one thread. `calm`, set by the owner: what the devices say may come seconds late, but complete."""
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Lookout:
     ) -> None:
         """`only`: the facts that are wanted; None = all of them."""
         self.root = targets.root
+        self.calm = False
         self._targets = targets
         self._roots = roots
         self._clock = clock
@@ -130,7 +134,7 @@ class Lookout:
         started_s = self._clock.monotonic()
         for name, call in self._calls.items():
             self._runner.start(name, call)
-        self._ask_devices()
+        self._ask_devices(1)
         # One second more than a child is given: its own word on what hung is worth more than ours.
         answers = {name: self._runner.wait(name, deadline_s + 1.0) for name in self._calls}
         self._devices.wait(max(0.0, deadline_s - (self._clock.monotonic() - started_s)))
@@ -140,15 +144,18 @@ class Lookout:
     def poll(self, run: OfRun) -> Facts:
         """The newest facts, at once; what is due is asked in the background."""
         self._unread.clear()
-        self._ask_devices()
+        self._ask_devices(CALM_SAMPLES if self.calm else 1)
         return self._snapshot(self._newest, run)
 
-    def _ask_devices(self) -> None:
+    def _ask_devices(self, samples: int) -> None:
         if self._wants("driver", "devices"):  # else no child is started, and none is waited for
-            self._devices.ask()
+            self._devices.ask(samples)
 
     def unread(self, *collectors: str) -> bool:
-        """A first answer of one of these is still on its way: "memory", "disk", "driver", ...; without any: of all."""
+        """A first answer of one of these is still on its way: "memory", "disk", "driver", ...; without any: of all.
+
+        For the driver also the first one after calm times.
+        """
         if not collectors:
             return bool(self._unread)
         return any(name.split("_")[0] in collectors for name in self._unread)
@@ -164,7 +171,8 @@ class Lookout:
         return polled.fact
 
     def ask_afresh(self, away_s: float) -> None:
-        """After a gap in our own schedule: what was read before it is not believed any more."""
+        """After a gap in our own schedule: what was read before it is not believed any more, and nothing is calm."""
+        self.calm = False
         self._runner.ask_afresh()
         self._devices.forget()
         self._processes.forget()

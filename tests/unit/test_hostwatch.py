@@ -9,8 +9,13 @@ import pytest
 
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, folders_in
+from tests.unit.checks.host import UUID, disk, gpu, known, processes
+from tests.unit.checks.host import host as seen
+from watchdog.checks import catalogue
+from watchdog.core.facts import Facts, Unknown
+from watchdog.core.limits import Limits
 from watchdog.core.seen import Gate
-from watchdog.hostwatch import HostWatch, drop_old_runs
+from watchdog.hostwatch import HostWatch, calm, drop_old_runs
 from watchdog.settings import load
 
 
@@ -67,6 +72,25 @@ def make_runs(folder: Path, *names: str) -> None:
         (folder / name).mkdir()
         (folder / name / "output.log").write_text(name)
         os.utime(folder / name, (1000.0 + age, 1000.0 + age))
+
+
+GHOSTLY = gpu(samples=1, memory_used_bytes=11 << 30, power_watts=61.0, utilization_percent=100)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (seen(), True),
+        (seen(devices=known((gpu(xid_counts=Unknown("WSL delivers no events")),))), True),
+        (seen(disks=(known(disk(free_bytes=0)),)), True),
+        (seen(devices=Unknown("asked")), False),
+        (seen(devices=known((gpu(lost_code=15),))), False),
+        (seen(devices=known((GHOSTLY,)), processes=known(processes(run=()))), False),
+    ],
+    ids=["in order", "unknown for good", "another trouble", "unseen", "lost", "one look of a ghost"],
+)
+def test_calm_is_what_nothing_about_the_devices_speaks_against(facts: Facts, expected: bool) -> None:
+    assert calm(facts, catalogue.judge(facts, Limits(devices=(UUID,)))) is expected
 
 
 def test_run_folders_beyond_the_newest_are_dropped(tmp_path: Path) -> None:

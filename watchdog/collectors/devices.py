@@ -2,6 +2,8 @@
 
 Responsible for never waiting: a question is put to the child, the answer is taken when it is there, and silence, a
 crash or nonsense becomes a fact. One child at a time: while one is stuck in the driver no second is put beside it.
+One question may be for several samples, which the child takes by itself, a second apart: until they are due it is left
+alone, since once a second with cold caches even a read that finds nothing takes 75 us.
 Remembers of each device, by UUID, its last samples, what changes slowly, and its Xids, over the children's lives.
 Refuses to load NVML here, to signal the child (its own alarm ends it), and to start one where there plainly is no
 driver.
@@ -38,6 +40,9 @@ from watchdog.core.fact import Absent, Fact, Known, Unknown
 
 _LONGEST_BACKOFF_S = 60.0
 _LOOK_AGAIN_S = 60.0  # where there was no driver
+_LATE_S = 0.5  # the last of several samples is given so long before its answer is due
+_SOONEST_S = 0.9  # samples closer than that would make five of them the proof of a moment
+_UPGRADED = ": where the watchdog or Python was upgraded meanwhile, restart the supervisor"
 # What a device is, as opposed to how it is: still true when it is lost.
 _LASTING = (
     "name",
@@ -124,7 +129,10 @@ class DeviceWatch:
         alarm_s: float = 90.0,
         silent_after_s: float = 1.0,
     ) -> None:
-        """`samples`: how many are kept. `alarm_s`: when a stuck child ends itself. Silence counts from there on."""
+        """`samples`: how many are kept. `alarm_s`: when a stuck child ends itself.
+
+        `silent_after_s`: an answer that is later than that is silence, which counts from when it was due.
+        """
         self._roots = roots
         self._clock = clock
         self._environ = environ
@@ -137,8 +145,12 @@ class DeviceWatch:
         self._not_before_s = 0.0  # no look, no question and no start before
         self._closed = False
         self._child: LineChild | None = None
-        self._outstanding = self._just_asked = False
-        self._asked_s: float | None = None  # the first question since the last answer
+        self._outstanding = self._just_asked = self._hurried = False
+        self._batch = 1  # so many samples were asked for
+        self._short = False  # there were fewer
+        self._question_s = float("-inf")  # the last question's moment
+        self._ready_s = 0.0  # when there will be an answer to read
+        self._due_s: float | None = None  # when the first question since the last answer should have been answered
         self._failures = 0  # ends of children since the last sample: the backoff
         self._crashes = 0
         self._crash = ""
@@ -157,20 +169,25 @@ class DeviceWatch:
 
     @property
     def unread(self) -> bool:
-        """The first answer is on its way, and not late yet."""
-        if self._nothing is not None or self._answer is not None or self._crashes or self._asked_s is None:
+        """The first answer is on its way, or one that was hurried, and not late yet."""
+        if self._nothing is not None or self._crashes or self._due_s is None:
             return False
-        return self._clock.monotonic() - self._asked_s <= self._silent_after_s
+        if self._answer is not None and not (self._outstanding and self._hurried):
+            return False
+        return self._clock.monotonic() - self._due_s <= self._silent_after_s
 
-    def start(self) -> None:
-        """Looks for anything of NVIDIA's; if there is, starts the child and asks for a first sample."""
-        self.ask()
+    def ask(self, batch: int = 1) -> None:
+        """Asks for so many samples, a second apart, unless a question is open; for one: hurries one that is for more.
 
-    def ask(self) -> None:
-        """Asks for a sample, unless a question is open. Starts the child where there is none, not too often."""
+        Once a second at most. Starts the child where there is none, not too often. `batch`: 10 at most. After an answer
+        with fewer samples than asked for the next question is for one: whether the driver was slow is then seen as it
+        happens.
+        """
         self._take_what_came()
         now_s = self._clock.monotonic()
-        if self._closed or self._outstanding or now_s < self._not_before_s:
+        if self._outstanding and batch == 1 and now_s < self._ready_s:
+            self._hurry(now_s)
+        if self._closed or self._outstanding or now_s < self._not_before_s or self._just_seen(now_s):
             return
         if self._child is None:
             self._library = find_library(self._roots, os.environ if self._environ is None else self._environ)
@@ -180,11 +197,27 @@ class DeviceWatch:
                 self._not_before_s = now_s + _LOOK_AGAIN_S
                 return
             self._begin(now_s)
-        if self._child is not None and self._child.say(b"sample\n"):
+        self._batch = 1 if self._short else batch
+        if self._child is not None and self._child.say(b"sample %d\n" % self._batch):
             self._outstanding = self._just_asked = True
+            self._hurried = False
             self._question_s = now_s
-            if self._asked_s is None:
-                self._asked_s = now_s
+            self._ready_s = now_s if self._batch == 1 else now_s + self._batch - 1 + _LATE_S
+            if self._due_s is None:
+                self._due_s = self._ready_s
+        else:
+            self._listen()
+
+    def _just_seen(self, now_s: float) -> bool:
+        last_s = max(self._question_s, self._answer_s)
+        return self._answer is not None and last_s >= self._forgot_s and now_s - last_s < _SOONEST_S
+
+    def _hurry(self, now_s: float) -> None:
+        """What there is of several samples is wanted now."""
+        self._ready_s = now_s
+        self._due_s = now_s if self._due_s is None else min(self._due_s, now_s)
+        if self._child is not None and self._child.say(b"hurry\n"):
+            self._hurried = self._just_asked = True
         else:
             self._listen()
 
@@ -197,7 +230,7 @@ class DeviceWatch:
         if self._nothing is not None:
             return Absent(self._nothing), Absent(self._nothing)
         now_s = self._clock.monotonic()
-        silent_s = 0.0 if self._asked_s is None else now_s - self._asked_s
+        silent_s = 0.0 if self._due_s is None else now_s - self._due_s
         if silent_s <= self._silent_after_s:
             silent_s = 0.0
         if silent_s or self._crashes:
@@ -232,18 +265,18 @@ class DeviceWatch:
             else:
                 poll.register(self._child, select.POLLIN)
             poll.poll(left_s * 1000)
-            self._take_what_came()
+            self._listen()
         return self._answer is not None and not self._outstanding and self._crashes == 0
 
     def forget(self) -> None:
-        """After a gap in our own schedule: no sample and no silence from before it counts."""
+        """After a gap in our own schedule: no answer and no silence from before it counts."""
         self._forgot_s = self._clock.monotonic()
-        if self._asked_s is not None:
-            self._asked_s = self._forgot_s
+        self._answer = None
+        if self._due_s is not None:
+            self._due_s = max(self._due_s, self._forgot_s)
         for remembered in self._known.values():
             remembered.recent.clear()
-        if isinstance(self._devices, Known):
-            self._devices = Unknown("NVML has not been asked since the watchdog itself stood still")
+        self._devices = Unknown("NVML has not been asked since the watchdog itself stood still")
 
     def close(self) -> None:
         """Lets the child go; it leaves by itself. Nothing is asked any more."""
@@ -251,7 +284,7 @@ class DeviceWatch:
         if self._child is not None:
             self._child.close()
             self._child = None
-        self._outstanding, self._asked_s = False, None
+        self._outstanding, self._due_s = False, None
         linechild.reap()
 
     # -- the child -----------------------------------------------------------------------------------------------
@@ -266,12 +299,15 @@ class DeviceWatch:
         try:
             self._child = LineChild(argv, self._environ)
         except OSError as error:
-            self._failed(f"cannot be started ({error})", now_s)
+            self._unasked(f"cannot be started ({error})", now_s)
 
     def _take_what_came(self) -> None:
-        """An idle child has nothing to say; whether it is there shows with the next question. Saves half the reads."""
+        """A child that is idle or at several samples has nothing to say; whether it is there is seen in time."""
         linechild.reap()
-        if self._outstanding or (self._child is not None and self._child.finished):
+        if self._outstanding:
+            if self._clock.monotonic() >= self._ready_s:
+                self._listen()
+        elif self._child is not None and self._child.finished:
             self._listen()
 
     def _listen(self) -> None:
@@ -287,18 +323,28 @@ class DeviceWatch:
         for remembered in self._known.values():
             remembered.child_ended()
         now_s = self._clock.monotonic()
-        if not self._outstanding:  # between two questions: no fault of the driver, but not at once again either
+        if not self._outstanding or code == 0:  # of its own accord: no fault of the driver, but no start at once
+            self._outstanding, self._due_s = False, None
             self._back_off(now_s)
             return
         alarm = code == -signal.SIGALRM
         if not alarm:  # silence goes on over a child that waited in vain
-            self._asked_s = None
-        self._failed(child.trouble or (f"gave up after {self._alarm_s:g} s" if alarm else _how_it_ended(code)), now_s)
+            self._due_s = None
+        if code >= 0 and not child.trouble:
+            self._unasked(f"ended with code {code}{_UPGRADED}", now_s)
+            return
+        self._failed(child.trouble or (f"gave up after {self._alarm_s:g} s" if alarm else _how_it_died(-code)), now_s)
 
     def _failed(self, how: str, now_s: float) -> None:
         self._outstanding = False
         self._crashes += 1
         self._crash = how
+        self._back_off(now_s)
+
+    def _unasked(self, why: str, now_s: float) -> None:
+        """The child never came to ask, or left without a signal: nothing that the driver did."""
+        self._outstanding, self._due_s = False, None
+        self._answer = f"the child that asks NVML {why}"
         self._back_off(now_s)
 
     def _back_off(self, now_s: float) -> None:
@@ -310,34 +356,46 @@ class DeviceWatch:
     def _take(self, line: bytes) -> None:
         now_s = self._clock.monotonic()
         asked_s = self._question_s if self._outstanding else now_s
-        self._outstanding, self._asked_s = False, None
+        self._outstanding, self._due_s = False, None
         self._crashes, self._crash = 0, ""
         self._answer_s = asked_s
         try:
-            self._answer = answer = parse_answer(line, asked_s)
+            answers = parse_answer(line, asked_s)
         except ValueError as error:
             self._answer = str(error)
             return
-        if isinstance(answer, Refusal):
-            if self._no_driver(answer) is not None:  # each question makes NVML try to load the kernel module
-                self._not_before_s = now_s + _LOOK_AGAIN_S
-            return
-        self._failures = 0
-        if answer.versions is not None:
-            self._versions = answer.versions
-            self._look_for_node()
-        self._count = len(answer.rows)
+        self._short = len(answers) < self._batch
         believe = asked_s >= self._forgot_s
-        listed = {row.uuid for row in answer.rows}
-        for row in answer.rows:
+        for _, answer in answers:
+            if isinstance(answer, Sample):
+                self._remember(answer, believe=believe)
+            elif self._no_driver(answer) is not None:  # each question makes NVML try to load the kernel module
+                self._not_before_s = now_s + _LOOK_AGAIN_S
+        self._answer_s, answer = answers[-1]
+        self._answer = answer if believe else None
+        samples = [(at_s, answer) for at_s, answer in answers if isinstance(answer, Sample)]
+        if samples:
+            self._failures = 0
+            self._make_devices(*samples[-1], believe=believe)
+
+    def _remember(self, sample: Sample, *, believe: bool) -> None:
+        if sample.versions is not None:
+            self._versions = sample.versions
+            self._look_for_node()
+        for row in sample.rows:
             self._known.setdefault(row.uuid, _Remembered(self._samples)).take(row, believe_sample=believe)
+
+    def _make_devices(self, at_s: float, sample: Sample, *, believe: bool) -> None:
+        """Of all that is remembered; `sample` is the newest."""
+        self._count = len(sample.rows)
+        listed = {row.uuid for row in sample.rows}
         if len(self._known) > len(listed):
             for uuid in [uuid for uuid in self._known if uuid.startswith(NAMELESS) and uuid not in listed]:
                 del self._known[uuid]  # it has a UUID by now
         if believe:
             devices = [known.device(missing=uuid not in listed) for uuid, known in self._known.items()]
             devices.sort(key=lambda device: (device.missing, device.index))
-            self._devices = Known(tuple(devices), asked_s)
+            self._devices = Known(tuple(devices), at_s)
 
     def _no_driver(self, answer: Refusal) -> Absent | None:
         """A driver that is not loaded is no fault where no device node says that there should be one.
@@ -372,10 +430,8 @@ class DeviceWatch:
         )
 
 
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with code {code}"
+def _how_it_died(number: int) -> str:
     try:
-        return f"died of signal {-code} ({signal.Signals(-code).name})"
+        return f"died of signal {number} ({signal.Signals(number).name})"
     except ValueError:
-        return f"died of signal {-code}"
+        return f"died of signal {number}"

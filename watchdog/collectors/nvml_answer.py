@@ -46,26 +46,38 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """One answer. `versions` (driver, CUDA) come now and then."""
+    """All devices once. `versions` (driver, CUDA) come now and then."""
 
     rows: tuple[Row, ...]
     versions: tuple[str | None, str | None] | None
 
 
-def parse_answer(line: bytes, at_s: float) -> Sample | Refusal:
-    """Raises ValueError, with the beginning of what is no answer."""
+def parse_answer(line: bytes, asked_s: float) -> list[tuple[float, Sample | Refusal]]:
+    """What was seen and when, oldest first, never none. Raises ValueError, with the beginning of what is no answer."""
     try:
-        answer = decode(line)  # a tenth of what json.loads takes, and NaN is no number to it
-        if "code" in answer:
-            return Refusal(code=_of_type(answer["code"], int), text=_of_type(answer["text"], str))
-        rows = tuple(_row(row, at_s) for row in answer["devices"])
-        versions = None
-        if "driver" in answer:
-            driver, cuda = (part if part is None else _of_type(part, str) for part in answer["driver"])
-            versions = (driver, cuda)
-        return Sample(rows=rows, versions=versions)
+        seen: list[tuple[float, Sample | Refusal]] = []
+        last_s = 0.0
+        for after_s, answer in decode(line):  # a tenth of what json.loads takes, and NaN is no number to it
+            if _of_type(after_s, float) < last_s:
+                raise ValueError("not in the order of time")
+            last_s = after_s
+            seen.append((asked_s + after_s, _one(answer, asked_s + after_s)))
+        if not seen:
+            raise ValueError("nothing was seen")
+        return seen
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"the child that asks NVML answered {line[:200]!r}, which is no answer") from error
+
+
+def _one(answer: Any, at_s: float) -> Sample | Refusal:
+    if "code" in answer:
+        return Refusal(code=_of_type(answer["code"], int), text=_of_type(answer["text"], str))
+    rows = tuple(_row(row, at_s) for row in answer["devices"])
+    versions = None
+    if "driver" in answer:
+        driver, cuda = (part if part is None else _of_type(part, str) for part in answer["driver"])
+        versions = (driver, cuda)
+    return Sample(rows=rows, versions=versions)
 
 
 def _row(row: Any, at_s: float) -> Row:

@@ -19,9 +19,16 @@ def standin(tmp_path: Path) -> StandIn:
     return StandIn(tmp_path)
 
 
-def figure(tool: str, cpu_ms: float, devices: int = 1) -> Sampling:
+def figure(tool: str, cpu_ms: float, devices: int = 1, *, busy: bool = False) -> Sampling:
     return Sampling(
-        tool=tool, devices=devices, samples=10.0, calls=1.0, cpu_s=cpu_ms / 100, resident_mib=1.0, peak_mib=2.0
+        tool=tool,
+        devices=devices,
+        busy=busy,
+        samples=10.0,
+        calls=1.0,
+        cpu_s=cpu_ms / 100,
+        resident_mib=1.0,
+        peak_mib=2.0,
     )
 
 
@@ -91,12 +98,14 @@ import time:       400 |        400 | watchdog.settings_file
     ]
 
 
-def test_the_cheapest_peer_is_the_measure_for_each_number_of_devices() -> None:
-    figures = [figure(OURS, 1.0), figure("a", 2.0), figure("b", 9.0)]
+def test_the_cheapest_peer_as_it_is_run_is_the_measure_for_each_kind_of_devices() -> None:
+    figures = [figure(OURS, 1.0), figure("a", 2.0), figure("b", 9.0), figure("b, library", 0.1)]
     figures += [figure(OURS, 6.0, 8), figure("a", 20.0, 8), figure("b", 10.0, 8)]
-    [missed] = overhead_sampling.misses(figures)
-    assert "devices: 8: 6.00 ms a sample is 0.60 of the 10.00 ms of b" in missed
-    assert [row["ours / it"] for row in overhead_sampling.rows(figures)] == [1.0, 0.5, 0.11, 1.0, 0.3, 0.6]
+    figures += [figure(OURS, 3.0, busy=True), figure("a", 4.0, busy=True)]
+    eight, busy = overhead_sampling.misses(figures)
+    assert "devices: 8 idle: 6.00 ms a sample is 0.60 of the 10.00 ms of b" in eight
+    assert "devices: 1 busy: 3.00 ms a sample is 0.75 of the 4.00 ms of a" in busy
+    assert [row["ours / it"] for row in overhead_sampling.rows(figures)] == [1, 0.5, 0.11, 10, 1, 0.3, 0.6, 1, 0.75]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Host:
         self.library = str(library)
         environ = os.environ | environment(library, self.scenario.path)
         self.watch = DeviceWatch(self.roots, self.clock, environ, **how)
-        self.watch.start()
+        self.watch.ask()
         return self.watch
 
     def first(self, text: str, **how: Any) -> Seen:
@@ -129,7 +129,7 @@ def only(seen: Seen) -> Device:
 def test_a_host_with_nothing_of_nvidia_starts_no_child(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent")  # a start would count as a crash
     watch = DeviceWatch(host.roots, host.clock, {})
-    watch.start()
+    watch.ask()
     absent = Absent("no libnvidia-ml.so.1, no /dev/nvidiactl, no /dev/dxg")
     assert watch.see() == (absent, absent)
     host.node()
@@ -138,8 +138,9 @@ def test_a_host_with_nothing_of_nvidia_starts_no_child(host: Host, monkeypatch: 
     host.clock.now_s += 61
     watch.ask()  # a driver that was installed meanwhile is found
     driver, devices = watch.see()
-    assert "cannot be started" in known(driver).crash
-    assert isinstance(devices, Unknown)
+    assert isinstance(driver, Unknown)
+    assert "cannot be started" in driver.why
+    assert devices == driver
     watch.close()
 
 
@@ -402,15 +403,18 @@ def test_the_last_samples_are_kept_and_forgotten_after_a_gap(host: Host) -> None
     device = only(host.next())
     assert [sample.at_s for sample in device.recent] == [1002.0, 1003.0, 1004.0]
     assert known(device.now.temperature_celsius) == 38
-    host.watch.ask()  # type: ignore[union-attr]
+    watch = host.watch
+    assert watch is not None
+    host.clock.now_s += 1
+    watch.ask()
     host.clock.now_s += 50
-    host.watch.forget()  # type: ignore[union-attr]
-    assert isinstance(host.watch.see()[1], Unknown)  # type: ignore[union-attr]
-    assert host.watch.wait(DEADLINE_S)  # type: ignore[union-attr]
-    driver, devices = host.watch.see()  # type: ignore[union-attr]
+    watch.forget()
+    assert all(isinstance(fact, Unknown) for fact in watch.see())
+    assert not watch.wait(DEADLINE_S)  # that question was asked before the gap
+    assert all(isinstance(fact, Unknown) for fact in watch.see())
+    driver, devices = host.next(0.0)
     assert known(driver).answers
-    assert isinstance(devices, Unknown)  # that question was asked before the gap
-    assert [sample.at_s for sample in only(host.next()).recent] == [1055.0]
+    assert [sample.at_s for sample in known(devices)[0].recent] == [1055.0]
 
 
 # -- losses --------------------------------------------------------------------------------------------------------
@@ -487,6 +491,7 @@ def test_silence_is_told_from_the_first_second_on_and_ends_with_an_answer(host: 
     host.scenario.write("delay nvmlDeviceGetPowerUsage = 1000\n[device]\n")
     watch = host.watch
     assert watch is not None
+    host.clock.now_s += 1.0
     watch.ask()
     host.clock.now_s += 0.9
     assert known(watch.see()[0]).silent_s == 0
@@ -637,17 +642,42 @@ def test_sixteen_devices_fit_through_the_pipe_whatever_their_size(host: Host, pr
 # -- beginning and end ---------------------------------------------------------------------------------------------
 
 
+def test_samples_are_a_second_apart_however_often_it_is_asked(host: Host) -> None:
+    host.first("[device]\n")
+    device = None
+    for _ in range(11):
+        device = only(host.next(0.25))
+    assert device is not None
+    assert [sample.at_s for sample in device.recent] == [1000.0, 1001.0, 1002.0]
+
+
+def test_a_child_that_ends_with_a_code_is_no_crash_of_the_driver(host: Host, scripted: Callable[[str], None]) -> None:
+    scripted("import sys\nsys.stdin.readline()\nsys.exit(2)\n")
+    watch = host.begin("[device]\n")
+    watch.wait(DEADLINE_S)
+    driver, devices = watch.see()
+    assert isinstance(driver, Unknown)
+    assert driver.why.startswith("the child that asks NVML ended with code 2")
+    assert devices == driver
+
+
+def test_the_child_says_in_its_name_what_it_is(host: Host) -> None:
+    host.first("[device]\n")
+    assert host.watch is not None
+    assert Path(f"/proc/{host.watch.pid}/comm").read_text() == "watchdog-nvml\n"
+
+
 def test_never_more_than_one_question(host: Host, scripted: Callable[[str], None], tmp_path: Path) -> None:
     scripted(
         "import sys\n"
         f"for line in sys.stdin:\n    open({str(tmp_path / 'asked')!r}, 'a').write(line)\n"
-        "    if line == 'sample\\n': pass\n"
+        "    if line == 'sample 1\\n': pass\n"
     )
     watch = host.begin("[device]\n")
     for _ in range(5):
         watch.ask()
     assert not watch.wait(0.5)
-    assert (tmp_path / "asked").read_text() == "sample\n"
+    assert (tmp_path / "asked").read_text() == "sample 1\n"
 
 
 def test_close_lets_the_child_go_and_leaves_no_zombie(host: Host) -> None:
@@ -687,7 +717,7 @@ def test_the_end_of_the_parent_ends_the_child(host: Host, repository: Path) -> N
         "from watchdog.collectors.devices import DeviceWatch\n"
         "from watchdog.collectors.roots import Roots\n"
         "watch = DeviceWatch(Roots(), SystemClock())\n"
-        "watch.start(); assert watch.wait(20)\n"
+        "watch.ask(); assert watch.wait(20)\n"
         "print(watch.pid, flush=True); sys.stdin.read()\n"
     )
     parent = subprocess.Popen(
@@ -705,3 +735,59 @@ def test_the_end_of_the_parent_ends_the_child(host: Host, repository: Path) -> N
     while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < deadline_s, "the child outlives its parent"
         time.sleep(0.01)
+
+
+# -- several samples in one conversation -------------------------------------------------------------------------
+def test_a_batch_comes_in_order_with_the_moments_of_its_samples(host: Host) -> None:
+    host.first("[device]\nutil_sm = 11\n")
+    watch, begin_s = host.watch, host.clock.now_s + 1.0
+    assert watch is not None
+    host.clock.now_s = begin_s
+    watch.ask(3)
+    assert watch.wait(DEADLINE_S)
+    device = known(watch.see()[1])[0]
+    assert [sample.at_s for sample in device.recent[-3:]] == pytest.approx([begin_s, begin_s + 1, begin_s + 2], abs=0.3)
+    assert len(device.recent) == 4
+    assert all(sample.utilization_percent == Known(11, sample.at_s) for sample in device.recent)
+
+
+def test_a_batch_that_is_not_due_is_no_silence_and_one_that_is_late_counts_from_when_it_was_due(host: Host) -> None:
+    host.first("[device]\n", alarm_s=5.0)
+    watch = host.watch
+    assert watch is not None
+    host.scenario.write("hang nvmlDeviceGetPowerUsage\n[device]\n")
+    host.clock.now_s += 1.0
+    asked_s = host.clock.now_s
+    watch.ask(5)
+    for after_s, silent in ((2.0, 0.0), (5.0, 0.0), (16.5, 12.0), (75.0, 70.5)):
+        host.clock.now_s = asked_s + after_s
+        watch.ask(5)
+        driver = watch.see()[0]
+        assert isinstance(driver, Known)
+        assert driver.value.silent_s == pytest.approx(silent)
+
+
+def test_who_asks_for_one_sample_does_not_wait_for_the_rest_of_a_batch(host: Host) -> None:
+    host.first("[device]\n")
+    watch = host.watch
+    assert watch is not None
+    host.clock.now_s += 1.0
+    watch.ask(9)
+    began_s = time.monotonic()
+    watch.ask(1)
+    assert watch.wait(DEADLINE_S)
+    assert time.monotonic() - began_s < 3.0
+    assert len(known(watch.see()[1])[0].recent) >= 2
+
+
+def test_samples_of_a_batch_from_before_a_gap_do_not_count(host: Host) -> None:
+    host.first("[device]\n")
+    watch = host.watch
+    assert watch is not None
+    host.clock.now_s += 1.0
+    watch.ask(2)
+    host.clock.now_s += 3600.0
+    watch.forget()
+    assert not watch.wait(DEADLINE_S)
+    assert isinstance(watch.see()[1], Unknown)
+    assert len(known(host.next()[1])[0].recent) == 1

@@ -61,13 +61,23 @@ def start(tmp_path: Path) -> Iterator[Start]:
             pass
 
 
-def ask(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def say(process: subprocess.Popen[bytes], words: bytes) -> None:
     assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b"sample\n")
+    process.stdin.write(words)
     process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[bytes]) -> list[tuple[float, dict[str, Any]]]:
+    """(seconds after the first, answer) of each sample."""
+    assert process.stdout is not None
     assert select.select([process.stdout], [], [], DEADLINE_S)[0], "no answer"
-    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return [(after_s, answer) for after_s, answer in json.loads(process.stdout.readline())]
+
+
+def ask(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    say(process, b"sample 1\n")
+    ((after_s, answer),) = hear(process)
+    assert after_s == 0.0
     return answer
 
 
@@ -108,10 +118,45 @@ def test_the_alarm_ends_it_in_a_call_and_lets_it_be_between_calls(
     wait_until(lambda: time.monotonic() > idle_since + 1.3, "longer than the alarm")
     ask(process)
     start.scenario.write("hang nvmlDeviceGetPowerUsage\n[device]\n")  # type: ignore[attr-defined]
-    assert process.stdin is not None
-    process.stdin.write(b"sample\n")
-    process.stdin.flush()
+    say(process, b"sample 1\n")
     assert process.wait(DEADLINE_S) == -signal.SIGALRM
+
+
+def test_several_samples_are_taken_a_second_apart_and_told_in_one_line(start: Start) -> None:
+    process = start()
+    say(process, b"sample 3\n")
+    answers = hear(process)
+    assert [after_s for after_s, _ in answers] == pytest.approx([0.0, 1.0, 2.0], abs=0.3)
+    assert ["driver" in answer for _, answer in answers] == [True, False, False]
+
+
+def test_who_is_in_a_hurry_gets_what_there_is(start: Start) -> None:
+    process = start()
+    ask(process)
+    say(process, b"sample 9\n")
+    began_s = time.monotonic()
+    say(process, b"hurry\n")
+    assert 1 <= len(hear(process)) <= 2
+    assert time.monotonic() - began_s < 3.0
+    assert "devices" in ask(process)
+
+
+def test_it_does_not_sleep_through_the_death_of_its_parent(start: Start) -> None:
+    process = start()
+    ask(process)
+    say(process, b"sample 9\n")
+    assert process.stdin is not None
+    process.stdin.close()
+    began_s = time.monotonic()
+    assert process.wait(DEADLINE_S) == 0
+    assert time.monotonic() - began_s < 3.0
+
+
+def test_a_driver_that_refuses_ends_the_batch(start: Start) -> None:
+    process = start("init = 18\n[device]\n")
+    say(process, b"sample 5\n")
+    (only,) = hear(process)
+    assert only[1]["code"] == 18
 
 
 def test_what_a_device_cannot_do_is_asked_once_a_minute(start: Start, tmp_path: Path) -> None:
