@@ -54,7 +54,8 @@ class HostWatch:
         self.limits = limits_of(settings, environ)
         places = [(str(folders.state), "state"), (str(folders.checkpoints), "checkpoints")]
         locks = [(str(folders.supervisor_lock), "supervisor"), (str(folders.run_lock), "run")]
-        self._lookout = Lookout(Targets(disks=places, locks=locks), roots=Roots(), clock=clock, environ=environ)
+        targets, gpu = Targets(disks=places, locks=locks), self.limits.devices != ()
+        self._lookout = Lookout(targets, roots=Roots(), clock=clock, environ=environ, uses_gpu=gpu)
         self._run = OfRun(beat=Absent("no run is alive"), progress=Absent("no run is alive"))
         self._facts: Facts | None = None
         self._seeing_s = clock.monotonic()  # the last moment at which nothing was unseen

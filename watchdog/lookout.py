@@ -32,6 +32,7 @@ from watchdog.core.identity import ProcessId
 
 _NOT_MEASURED = Absent("not measured")
 NOT_ASKED = Absent("not looked at: no check that was asked for needs it")
+_NO_GPU = Absent("the job uses no GPU")
 _Call = Callable[[], Fact[Any]]
 # Seconds between two looks of the loop. What costs a scan of /proc/*/fd comes seldom.
 _EVERY_S = {
@@ -87,14 +88,16 @@ class Lookout:
         clock: Clock,
         environ: Mapping[str, str],
         only: Collection[str] | None = None,
+        uses_gpu: bool = True,
     ) -> None:
-        """`only`: the facts that are wanted; None = all of them."""
+        """`only`: the facts that are wanted; None = all of them. Without `uses_gpu` no driver is asked."""
         self.root = targets.root
         self.calm = False
         self._targets = targets
         self._roots = roots
         self._clock = clock
         self._only = only
+        self._uses_gpu = uses_gpu
         self._runner = Runner(clock)
         self._devices = DeviceWatch(roots, clock, environ)
         self._clocks = ClockWatch(roots, clock, is_wsl=_is_wsl(roots))
@@ -148,7 +151,7 @@ class Lookout:
         return self._snapshot(self._newest, run)
 
     def _ask_devices(self, samples: int) -> None:
-        if self._wants("driver", "devices"):  # else no child is started, and none is waited for
+        if self._uses_gpu and self._wants("driver", "devices"):  # else no child is started, and none is waited for
             self._devices.ask(samples)
 
     def unread(self, *collectors: str) -> bool:
@@ -234,6 +237,8 @@ class Lookout:
     def _seen_devices(self) -> tuple[Fact[Driver], Fact[tuple[Device, ...]]]:
         if not self._wants("driver", "devices"):
             return NOT_ASKED, NOT_ASKED
+        if not self._uses_gpu:
+            return _NO_GPU, _NO_GPU
         try:
             seen = self._devices.see()
             if self._devices.unread:

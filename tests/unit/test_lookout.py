@@ -47,9 +47,16 @@ class Bench:
         )
 
     def lookout(
-        self, *, only: frozenset[str] | None = None, roots: Roots | None = None, environ: Mapping[str, str] = EMPTY
+        self,
+        *,
+        only: frozenset[str] | None = None,
+        roots: Roots | None = None,
+        environ: Mapping[str, str] = EMPTY,
+        uses_gpu: bool = True,
     ) -> Lookout:
-        lookout = Lookout(self.targets, roots=roots or Roots(), clock=self.clock, environ=environ, only=only)
+        lookout = Lookout(
+            self.targets, roots=roots or Roots(), clock=self.clock, environ=environ, only=only, uses_gpu=uses_gpu
+        )
         self.made.append(lookout)
         return lookout
 
@@ -129,16 +136,21 @@ def test_a_purpose_is_given_once(field: str) -> None:
         Targets(**{field: [("/a", "state"), ("/b", "run"), ("/c", "state")]})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("only", "is_asked"), [("memory", False), ("devices", True), ("driver", True)])
+@pytest.mark.parametrize(
+    ("only", "uses_gpu", "is_asked"),
+    [("memory", True, False), ("devices", True, True), ("driver", True, True), ("devices", False, False)],
+)
 def test_no_child_is_started_for_a_driver_that_nobody_asks_for(
-    bench: Bench, tmp_path: Path, only: str, is_asked: bool
+    bench: Bench, tmp_path: Path, only: str, uses_gpu: bool, is_asked: bool
 ) -> None:
     scenario = Scenario(tmp_path / "scenario", "[device]\n")
     (tmp_path / "host/dev").mkdir(parents=True)
     (tmp_path / "host/dev/nvidiactl").touch()
     (tmp_path / "host/proc").symlink_to("/proc")
     environ = os.environ | environment(build(tmp_path), scenario.path)
-    lookout = bench.lookout(only=frozenset({only}), roots=Roots(str(tmp_path / "host")), environ=environ)
+    lookout = bench.lookout(
+        only=frozenset({only}), roots=Roots(str(tmp_path / "host")), environ=environ, uses_gpu=uses_gpu
+    )
     lookout.poll(NO_RUN)
     assert (lookout._devices.pid is not None) is is_asked
     facts = lookout.gather(NO_RUN, 20.0)
