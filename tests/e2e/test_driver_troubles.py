@@ -216,9 +216,9 @@ def test_a_child_that_is_younger_than_the_run_is_no_orphan_of_it(tmp_path: Path,
 @pytest.mark.parametrize(
     ("devices", "trouble", "words", "healed"),
     [
-        ("all", "init = 18\n[device]\n", "reload the nvidia modules", HEALTHY),
+        (["0"], "init = 18\n[device]\n", "reload the nvidia modules", HEALTHY),
         (["GPU-7777"], HEALTHY, "GPU-7777 (name devices that are there", None),  # devices are listed once a minute
-        ("all", "[device]\nlost = 1\n", "lost", HEALTHY),
+        (["0"], "[device]\nlost = 1\n", "lost", HEALTHY),
     ],
     ids=["mismatch", "another device", "lost"],
 )
@@ -242,13 +242,14 @@ def test_nothing_is_launched_on_a_device_that_cannot_carry_it(
         assert wait_view(bed, lambda later: later["state"] == "running", "running")["waiting_for"] is None
 
 
-def test_a_job_that_uses_no_device_waits_for_none(tmp_path: Path, driver: Scenario) -> None:
+@pytest.mark.parametrize("devices", [[], "all"], ids=["uses none", "names none"])
+def test_a_job_that_names_no_device_waits_for_none(devices: Any, tmp_path: Path, driver: Scenario) -> None:
     driver.write(f"hang nvmlInitWithFlags\n{HEALTHY}")
-    with make_bed(tmp_path / "bed", SLEEPER, level=0, job={"devices": []}) as bed:
+    with make_bed(tmp_path / "bed", SLEEPER, level=0, job={"devices": devices}) as bed:
         started_s = time.monotonic()
         bed.start()
         bed.run_where(lambda _run, _beat: True, "a run")
-        # The first answer of the driver is waited for, a second at most, whoever asks.
+        # The first answer of the driver is waited for, a second at most.
         assert time.monotonic() - started_s < 4
         assert wait_view(bed, lambda view: view["state"] == "running", "running")["waiting_for"] is None
 
@@ -262,7 +263,7 @@ def test_a_driver_that_hangs_from_the_start(tmp_path: Path, driver: Scenario) ->
     supervisor takes it at once.
     """
     driver.write(f"hang nvmlInitWithFlags\n{HEALTHY}")
-    with make_bed(tmp_path / "bed", SLEEPER, level=0, loop=LOOP) as bed:
+    with make_bed(tmp_path / "bed", SLEEPER, level=0, loop=LOOP, job={"devices": ["0"]}) as bed:
         supervisor = bed.start()
         view = wait_view(bed, lambda view: view["waiting_for"], "a closed gate")
         assert "the NVIDIA driver does not answer: no answer for" in view["waiting_for"]

@@ -136,6 +136,12 @@ GATES = frozenset(
 GATING: tuple[Check, ...] = tuple(check for check in CATALOGUE if check.name in GATES)
 
 
+# Those that say nothing of a job that uses no GPU.
+_OF_GPUS = frozenset(
+    {check.name for check in CATALOGUE if check.needs[0] in ("driver", "devices", "probe")}
+    | {"dxg-bridge", "dxg-residency"}
+)
+
 # A critical finding of the second about a device explains what the first finds there: one fault, one next step.
 # `watchdog probe` asks the first alone, and is told.
 TOLD_BY = {"compute-floor": "ghost-context"}
@@ -163,17 +169,24 @@ def judge(facts: Facts, limits: Limits, checks: tuple[Check, ...] = CATALOGUE) -
 
 
 def _weighed(finding: Finding, devices: dict[str, Device], limits: Limits) -> Finding:
-    """A device that the job does not name is never critical, and nothing is relaunched for its sake."""
-    device = None if finding.device is None else devices.get(finding.device)
-    if device is None or finding.severity <= Severity.UNKNOWN:
+    """A device that the job does not name is never critical, and nothing is relaunched for its sake.
+
+    For a job that uses no GPU the same holds of drivers and bridges.
+    """
+    if finding.severity <= Severity.UNKNOWN:
         return finding
-    if may_name(limits.devices, device, devices.values()):
+    device = None if finding.device is None else devices.get(finding.device)
+    if device is not None and not may_name(limits.devices, device, devices.values()):
+        why = "this job does not use the device"
+    elif limits.devices == () and finding.check in _OF_GPUS:
+        why = "this job uses no GPU"
+    else:
         return finding
     return replace(
         finding,
         severity=Severity.WARNING,
         remedy=Remedy.LOOK if finding.remedy is Remedy.RELAUNCH else finding.remedy,
-        evidence=(*finding.evidence, "this job does not use the device"),
+        evidence=(*finding.evidence, why),
     )
 
 

@@ -1,45 +1,73 @@
 """A device that the job names is not there.
 
-Proves: a name in [job] devices (UUID, its beginning, or an index) fits no device that NVML enumerates.
+Proves: a name in [job] devices (UUID, its beginning, or an index) fits no device that NVML enumerates (critical). Or:
+CUDA_VISIBLE_DEVICES has an entry that no device can have, and CUDA takes none from there on (warning).
 
-Near misses: a device that was there and is gone is told by `gpu-lost`, and so is one that was lost before anybody
-looked and tells no UUID: it may be the one that is named. While NVML does not answer, nothing is known to be missing. A
-job that names no device takes what there is.
+Near misses: an empty value, -1 or Slurm's NoDevFiles hide devices on purpose; a device that was there and is gone is
+told by `gpu-lost`, and so is one that was lost before anybody looked and tells no UUID: it may be the one that is
+named. While NVML does not answer, nothing is known to be missing. A job that names no device takes what there is.
 """
 
 from __future__ import annotations
 
-from watchdog.core.facts import Facts, value_of
+from watchdog.checks.figures import counted
+from watchdog.core.facts import Device, Facts, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine
-from watchdog.core.limits import Limits, lacking
+from watchdog.core.limits import Limits, is_index, lacking
 
 NAME = "device-missing"
 NEEDS = ("devices", "driver")
-LIMITS = ("devices",)
+LIMITS = ("devices", "devices_doubt")
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.CHECK_DEVICES,)
 
 
-def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
+def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     devices = value_of(facts.devices)
     driver = value_of(facts.driver)
     if devices is None or driver is None or not driver.answers:
         return ()
+    there = tuple(f"{device.index}: {device.label}" for device in devices if not device.missing)
+    doubt = _doubt(limits, there)
+    found = _missing(devices, limits, there)
+    return tuple(each for each in (doubt, found) if each is not None and (doubt is None or each.severity > Severity.OK))
+
+
+def _doubt(limits: Limits, there: tuple[str, ...]) -> Finding | None:
+    if not limits.devices_doubt:
+        return None
+    return Finding(
+        check=NAME,
+        severity=Severity.WARNING,
+        subject="devices",
+        reason=limits.devices_doubt,
+        evidence=there,
+        cause="a misspelt value: CUDA takes indexes and UUIDs (GPU-..., MIG-...), and stops at anything else",
+        remedy=Remedy.CHECK_DEVICES,
+    )
+
+
+def _missing(devices: tuple[Device, ...], limits: Limits, there: tuple[str, ...]) -> Finding | None:
     wanted = limits.devices or ()
     missing = lacking(wanted, devices)
     nameless = sum(device.nameless for device in devices)
-    if 0 < len(missing) <= nameless and not any(name.isdigit() for name in missing):
-        return ()
-    there = tuple(f"{device.index}: {device.label}" for device in devices if not device.missing)
+    if 0 < len(missing) <= nameless and not any(is_index(name) for name in missing):
+        return None
     if not missing:
-        said = f"the job names {', '.join(wanted)}: there" if wanted else f"the job names none, {len(there)} there"
+        said = (
+            f"the job names {', '.join(wanted)}: there"
+            if wanted
+            else f"the job names none, {counted(len(there), 'is', 'are')} here"
+        )
         return fine(NAME, "devices", said)
+    which = "the device that the job names is"
+    if len(wanted) > 1:
+        which = f"{len(missing)} of {len(wanted)} devices that the job names {'is' if len(missing) == 1 else 'are'}"
     return Finding(
         check=NAME,
         severity=Severity.CRITICAL,
         subject="devices",
-        reason=f"{len(missing)} of {len(wanted)} devices that the job names fit none of the {len(there)} here: "
-        + ", ".join(missing),
+        reason=f"{which} not here: {', '.join(missing)}",
         evidence=there,
         cause="a misspelt or changed name, or a device that was not given to this container",
         remedy=Remedy.CHECK_DEVICES,

@@ -31,7 +31,7 @@ NAME = "driver"
 NEEDS = ("driver", "wsl")
 LIMITS = ("devices", "driver_hung_s", "driver_crashes")
 WORST = Severity.CRITICAL
-REMEDIES = (Remedy.WAIT_LONGER, Remedy.CHECK_DRIVER, Remedy.CHECK_DEVICES, Remedy.WSL_SHUTDOWN)
+REMEDIES = (Remedy.LOOK, Remedy.WAIT_LONGER, Remedy.CHECK_DRIVER, Remedy.CHECK_DEVICES, Remedy.WSL_SHUTDOWN)
 
 SUBJECT = "driver"
 ABSENT = "no NVIDIA driver: GPU checks are absent, not passed"
@@ -48,7 +48,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     if isinstance(facts.driver, Absent):
         return _no_driver(limits, facts.driver.why)
     if isinstance(facts.driver, Unknown):
-        return unknown(NAME, SUBJECT, facts.driver.why, Remedy.CHECK_DRIVER)
+        return unknown(NAME, SUBJECT, facts.driver.why)  # it was not asked: nothing that is the driver's
     driver = facts.driver.value
     if driver.silent_s >= limits.driver_hung_s or driver.crashes >= limits.driver_crashes:
         return ()
@@ -85,6 +85,8 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
 
 def _no_driver(limits: Limits, why: str) -> Finding:
     evidence = (why,) if why else ()
+    if limits.devices == ():
+        return fine(NAME, SUBJECT, "GPU checks are absent, not passed" + (f": {why}" if why else ""))
     if not limits.devices:
         return fine(NAME, SUBJECT, ABSENT, *evidence)
     return Finding(
@@ -113,7 +115,7 @@ def _failing(driver: Driver, code: int, limits: Limits) -> Finding:
         check=NAME,
         severity=Severity.CRITICAL if certain else Severity.WARNING,
         subject=SUBJECT,
-        reason=f"{where}NVML {says}" + (f": {driver.error}" if driver.error else ""),
+        reason=f"{where}NVML {says}" + (f": {driver.error.rstrip('.')}" if driver.error else ""),
         cause=cause,
         remedy=Remedy.CHECK_DRIVER,
     )
@@ -137,4 +139,4 @@ def _answering(driver: Driver, devices: int) -> Finding:
 def _said(driver: Driver) -> tuple[str, ...]:
     if driver.code is None:
         return ()
-    return (f"NVML answers with code {driver.code}" + (f": {driver.error}" if driver.error else ""),)
+    return (f"NVML answers with code {driver.code}" + (f": {driver.error.rstrip('.')}" if driver.error else ""),)

@@ -3,7 +3,8 @@
 Proves: `driver_crashes` sampling children in a row died without an answer: the library faults in whoever loads it.
 
 Near misses: fewer in a row can be the kernel short of memory, or a driver that is being replaced; they are unknown
-(told by `driver`). A child that was answered in between starts the count anew.
+(told by `driver`). A child that was answered in between starts the count anew. A child that hung is told by
+`driver-hung`, and one that left of its own accord by `driver`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from watchdog.core.limits import Limits
 
 NAME = "driver-crash"
 NEEDS = ("driver",)
-LIMITS = ("driver_crashes",)
+LIMITS = ("driver_crashes", "driver_hung_s")
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.CHECK_DRIVER,)
 
 
 def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     driver = value_of(facts.driver)
-    if driver is None:
+    if driver is None or driver.silent_s >= limits.driver_hung_s:
         return ()
     if driver.crashes < limits.driver_crashes:
         return fine(NAME, "driver", "NVML answers without killing who asks") if driver.answers else ()

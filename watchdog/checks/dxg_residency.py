@@ -33,8 +33,8 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         check=NAME,
         severity=Severity.CRITICAL if len(lines) > 1 else Severity.WARNING,
         subject="device memory",
-        reason=f"could not be made resident {len(lines)} {'time' if len(lines) == 1 else 'times'}, "
-        f"the last one {duration(facts.at_s - lines[-1].at_s)} ago",
+        reason=f"could not be made resident {'once' if len(lines) == 1 else f'{len(lines)} times, the last one'} "
+        f"{duration(facts.at_s - lines[-1].at_s)} ago",
         evidence=(lines[-1].text,),
         cause="Windows has no room for what the job allocates, whatever the free figure says",
         remedy=Remedy.SMALLER,

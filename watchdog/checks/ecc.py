@@ -10,23 +10,24 @@ nothing is said of it.
 
 from __future__ import annotations
 
-from watchdog.core.facts import Absent, Device, Facts, Unknown, value_of
+from watchdog.core.facts import Absent, Device, Facts, Known, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine
 from watchdog.core.limits import Limits
 
 NAME = "ecc"
-NEEDS = ("devices",)
+NEEDS = ("devices", "wsl")
 LIMITS = ("ecc_uncorrected",)
 WORST = Severity.CRITICAL
-REMEDIES = (Remedy.RESET_DEVICE, Remedy.REPLACE)
+REMEDIES = (Remedy.RESET_DEVICE, Remedy.WSL_SHUTDOWN, Remedy.REPLACE)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
-    found = (_judge(device, limits) for device in value_of(facts.devices) or ())
+    reset = Remedy.WSL_SHUTDOWN if isinstance(facts.wsl, Known) else Remedy.RESET_DEVICE
+    found = (_judge(device, limits, reset) for device in value_of(facts.devices) or () if device.answers)
     return tuple(finding for finding in found if finding is not None)
 
 
-def _judge(device: Device, limits: Limits) -> Finding | None:
+def _judge(device: Device, limits: Limits, reset: Remedy) -> Finding | None:
     uncorrected = value_of(device.ecc_uncorrected)
     rows = value_of(device.remapped_uncorrectable)
     said = _figures(device)
@@ -35,9 +36,9 @@ def _judge(device: Device, limits: Limits) -> Finding | None:
         said = ("a row could not be remapped", *said)
         severity, remedy, cause = Severity.CRITICAL, Remedy.REPLACE, "the memory wears out and has no spare row left"
     elif uncorrected is not None and uncorrected >= limits.ecc_uncorrected:
-        severity, remedy, cause = Severity.CRITICAL, Remedy.RESET_DEVICE, "device memory lost bits"
+        severity, remedy, cause = Severity.CRITICAL, reset, "device memory lost bits"
     elif rows and value_of(device.remap_pending):
-        severity, remedy, cause = Severity.WARNING, Remedy.RESET_DEVICE, "a bad row is in use until the next reset"
+        severity, remedy, cause = Severity.WARNING, reset, "a bad row is in use until the next reset"
     if severity is not Severity.OK:
         return Finding(
             check=NAME,

@@ -23,7 +23,7 @@ FAST_STATE = 2  # compute runs in P2 on GeForce, in P0 on the rest
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
-    found = (_judge(device, limits) for device in value_of(facts.devices) or ())
+    found = (_judge(device, limits) for device in value_of(facts.devices) or () if device.answers)
     return tuple(finding for finding in found if finding is not None)
 
 

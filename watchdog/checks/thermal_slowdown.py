@@ -31,7 +31,7 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     return tuple(
         _judge(device, limits)
         for device in value_of(facts.devices) or ()
-        if value_of(device.now.clocks_event_reasons) is not None
+        if device.answers and value_of(device.now.clocks_event_reasons) is not None
     )
 
 

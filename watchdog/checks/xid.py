@@ -1,20 +1,21 @@
 """The driver reports a fault of a GPU (Xid).
 
-Proves: NVML counted, or the kernel wrote within `xid_window_s`, an Xid of a number that asks for something: the GPU
+Proves: within `xid_window_s` NVML delivered, or the kernel wrote, an Xid of a number that asks for something: the GPU
 needs a reset, the host a reboot, a cable or a vendor (critical), or the application faulted (warning). Repeats of 13
 or 31 mean hardware: three faults of one device are critical.
 
-Near misses: numbers that are only to be noted, and 45, which follows others. One fault writes many lines at once, so
-what comes within seconds is one repeat. No Xid ever comes on WSL, and none where neither events nor the kernel log
-can be had: this then says so. What a number means is overridden by [xid].
+Near misses: numbers that are only to be noted, and 45, which follows others. One fault comes as many Xids at once, so
+what comes within seconds is one, and what both NVML and the kernel tell is counted once. No Xid ever comes on WSL, and
+none where neither events nor the kernel log can be had: this then says so. What a number means is overridden by [xid].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 from watchdog.checks.figures import duration
 from watchdog.checks.xid_table import ACTION, REPEATS, REPEATS_MEAN_HARDWARE, WORDS, lines_of, slot
+from watchdog.core.devicefacts import ONE_FAULT_S, XidFault
 from watchdog.core.facts import Absent, Device, Facts, KernelLine, Known, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine
 from watchdog.core.kernel import KernelKind
@@ -33,9 +34,6 @@ REMEDIES = (
     Remedy.REPLACE,
     Remedy.CHECK_DRIVER,
 )
-
-# A run that faults needs longer than this to be back and fault again.
-ONE_FAULT_S = 5.0
 
 _FINE = ("log", "ignore")
 # By weight: of several, the first speaks.
@@ -63,9 +61,9 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     for device in devices or ():
         lines = () if log is None else _recent(lines_of(log, device), facts, limits)
         told.update(lines)
-        counts = value_of(device.xid_counts)
-        if any(lines) or counts:
-            found.append(_judge(device.label, device, counts or {}, lines, limits))
+        faults = tuple(fault for fault in device.xid_faults if facts.at_s - fault.at_s <= limits.xid_window_s)
+        if lines or faults:
+            found.append(_judge(device.label, device, faults, lines, limits))
         elif (nothing := _nothing(facts, device, limits)) is not None:
             found.append(nothing)
     # The log outlives NVML: a device that cannot be enumerated any more still has its lines.
@@ -75,7 +73,7 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     for address in sorted({line.subject for line in others}):
         lines = tuple(line for line in others if line.subject == address)
         subject = f"GPU at {address}" if address else "a GPU that the kernel log does not name"
-        found.append(_judge(subject, None, {}, lines, limits, ours=not complete))
+        found.append(_judge(subject, None, (), lines, limits, ours=not complete))
     return tuple(found)
 
 
@@ -89,14 +87,13 @@ def _nothing(facts: Facts, device: Device, limits: Limits) -> Finding | None:
     if not delivered and isinstance(facts.wsl, Known):
         said = "no Xid events are delivered here (WSL), so none can be seen"
     elif not delivered and isinstance(facts.kernel, Absent):
-        said = "no Xid events are delivered here and there is no kernel log, so none can be seen"
+        said = "no Xid events are delivered here and no kernel log can be read, so none can be seen"
     elif isinstance(device.xid_counts, Unknown) or (not delivered and isinstance(facts.kernel, Unknown)):
         return None  # device-readings and io-errors tell it
     else:
-        sources = (["NVML since sampling began"] if delivered else []) + (
-            [f"the kernel log of the last {duration(limits.xid_window_s)}"] if isinstance(facts.kernel, Known) else []
-        )
-        said = f"no Xid ({', '.join(sources)})"
+        logged = isinstance(facts.kernel, Known)
+        sources = ", ".join((*(("NVML",) if delivered else ()), *(("kernel log",) if logged else ())))
+        said = f"no Xid in the last {duration(limits.xid_window_s)} ({sources})"
         if not delivered and (log := value_of(facts.kernel)) is not None and log.dropped:
             said += f"; {log.dropped} lines of the log were lost unread"
     return fine(NAME, device.label, said, device=device.uuid)
@@ -105,7 +102,7 @@ def _nothing(facts: Facts, device: Device, limits: Limits) -> Finding | None:
 def _judge(
     subject: str,
     device: Device | None,
-    counts: Mapping[int, int],
+    faults: Sequence[XidFault],
     lines: tuple[KernelLine, ...],
     limits: Limits,
     *,
@@ -115,12 +112,14 @@ def _judge(
     uuid = None if device is None else device.uuid
     actions: dict[int, str] = {}
     words: dict[int, str] = {}
-    for number in sorted({*counts, *(line.number for line in lines if line.number is not None)}):
-        of_number = tuple(line for line in lines if line.number == number)
-        actions[number] = _action(number, counts.get(number, 0), of_number, limits)
+    numbers = {fault.number for fault in faults} | {line.number for line in lines if line.number is not None}
+    for number in sorted(numbers):
         # Each event has its line: the two counts are of the same thing, and one of them may have missed some.
-        seen = max(counts.get(number, 0), len(of_number))
-        words[number] = f"Xid {number} × {seen}" + (f" ({WORDS[number]})" if number in WORDS else "")
+        delivered = sum(fault.number == number for fault in faults)
+        seen = max(delivered, _faults(tuple(line for line in lines if line.number == number)))
+        actions[number] = _action(number, seen, limits)
+        meaning = f" ({WORDS[number]})" if number in WORDS else ""
+        words[number] = f"Xid {number}" + (f" × {seen}" if seen > 1 else "") + meaning
     evidence = tuple(line.text for line in lines[-3:])
     firing = [number for number, action in actions.items() if action not in _FINE]
     noted = [words[number] for number in actions if number not in firing]
@@ -143,11 +142,11 @@ def _judge(
     )
 
 
-def _action(number: int, count: int, lines: tuple[KernelLine, ...], limits: Limits) -> str:
+def _action(number: int, faults: int, limits: Limits) -> str:
     if number in limits.xid:
         return limits.xid[number]
     action = ACTION.get(number, "unknown")
-    if number in REPEATS_MEAN_HARDWARE and (_faults(lines) if lines else count) >= REPEATS:
+    if number in REPEATS_MEAN_HARDWARE and faults >= REPEATS:
         return "repeats"
     return action
 

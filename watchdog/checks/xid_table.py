@@ -20,7 +20,9 @@ _BY_ACTION: dict[str, tuple[int, ...]] = {
         *(8, 11, 13, 25, 31, 32, 39, 40, 41, 60, *range(68, 73), 75, 76, 77, 80, *range(82, 87), 88, 89, 94),
         *(*range(96, 106), *range(126, 136), 139),
     ),
-    # 45, a clean-up after another Xid, asks for nothing of its own.
+    # 45, the clean-up after another Xid or after a process that was killed, asks for nothing of its own: each end of a
+    # run would else be a warning. Alone it means more only where there is a fabric manager. 48 ends in a reset, with or
+    # without 63 and 64.
     "log": (37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161),
     "reset": (46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158),
     "reboot": (79,),

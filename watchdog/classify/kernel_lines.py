@@ -57,10 +57,12 @@ PATTERNS: tuple[Pattern, ...] = (
         KernelKind.MISMATCH, "NVRM: API mismatch", r"NVRM: API mismatch: the client\b(?: '(?P<subject>[^']{0,64})')?"
     ),
     # WSL. Of dxgkio_query_adapter_info and dxgkio_is_feature_enabled every healthy boot writes dozens (WSL#40715).
+    # Any code (-75 in WSL#41062) but EINTR and ERESTARTSYS, which say that who asked was ended meanwhile.
     _pattern(
         KernelKind.DXG_BRIDGE,
         "dxgvmb_send_create_process",
-        r"(?:misc dxg: )?dxgk: dxgvmb_send_create_process: .{0,60}failed:? -(?P<number>\d{1,4})\b",
+        r"(?:misc dxg: )?dxgk: dxgvmb_send_create_process: "
+        r"(?:.{0,60}failed:? -(?!(?:4|512)\b)(?P<number>\d{1,4})\b|create_process returned 0 handle)",
     ),
     _pattern(
         KernelKind.DXG_RESIDENCY,

@@ -35,6 +35,8 @@ from watchdog.core.devicefacts import (
     Device,
     DeviceSample,
     Driver,
+    XidFault,
+    with_events,
 )
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 
@@ -47,6 +49,7 @@ _UPGRADED = ": where the watchdog or Python was upgraded meanwhile, restart the 
 _LASTING = (
     "name",
     "pci_bus_id",
+    "minor",
     "compute_capability",
     "memory_total_bytes",
     "power_limit_watts",
@@ -66,8 +69,8 @@ class _Remembered:
         self.fields: dict[str, Fact[Any]] = {}
         self.counters: dict[str, Fact[int]] = {}
         self.slow_implausible: tuple[str, ...] = ()
-        self.earlier_xids: Counter[int] = Counter()  # counted by children that are gone
-        self.xids: dict[int, int] = {}
+        self.xids: Counter[int] = Counter()
+        self.xid_faults: tuple[XidFault, ...] = ()
 
     def take(self, row: Row, *, believe_sample: bool) -> None:
         if row.sample.performance_state is AS_BEFORE:
@@ -75,8 +78,9 @@ class _Remembered:
         self.row = row
         if believe_sample:
             self.recent.append(row.sample)
-        if isinstance(row.xids, dict):
-            self.xids = row.xids
+        if isinstance(row.xids, dict) and row.xids:
+            self.xids.update(row.xids)
+            self.xid_faults = with_events(self.xid_faults, row.xids, row.sample.at_s)
         if row.slow is None:
             return
         kept = {} if row.lost_code is None else {name: self.fields.get(name) for name in _LASTING}
@@ -87,13 +91,6 @@ class _Remembered:
         self.counters = row.slow.counters
         self.slow_implausible = row.slow.implausible
 
-    def child_ended(self) -> None:
-        self.earlier_xids.update(self.xids)
-        self.xids = {}
-
-    def _counted(self) -> dict[int, int]:
-        return dict(self.earlier_xids + Counter(self.xids)) if self.earlier_xids else self.xids
-
     def device(self, *, missing: bool) -> Device:
         row, xids = self.row, self.row.xids
         return Device(
@@ -103,7 +100,8 @@ class _Remembered:
             lost_code=row.lost_code,
             missing=missing,
             implausible=() if missing else row.implausible + self.slow_implausible,
-            xid_counts=Known(self._counted(), row.sample.at_s) if isinstance(xids, dict) else xids,
+            xid_counts=Known(dict(self.xids), row.sample.at_s) if isinstance(xids, dict) else xids,
+            xid_faults=self.xid_faults,
             clocks_event_counters_us=self.counters,
             **self.fields,
         )
@@ -266,12 +264,13 @@ class DeviceWatch:
                 poll.register(self._child, select.POLLIN)
             poll.poll(left_s * 1000)
             self._listen()
-        return self._answer is not None and not self._outstanding and self._crashes == 0
+        return self._answer is not None and self._due_s is None and self._crashes == 0
 
     def forget(self) -> None:
-        """After a gap in our own schedule: no answer and no silence from before it counts."""
+        """After a gap in our own schedule: no answer, silence or crash from before it counts, and no pause goes on."""
         self._forgot_s = self._clock.monotonic()
         self._answer = None
+        self._crashes, self._crash, self._not_before_s = 0, "", 0.0
         if self._due_s is not None:
             self._due_s = max(self._due_s, self._forgot_s)
         for remembered in self._known.values():
@@ -320,23 +319,21 @@ class DeviceWatch:
             return
         child.close()
         self._child = None
-        for remembered in self._known.values():
-            remembered.child_ended()
         now_s = self._clock.monotonic()
         if not self._outstanding or code == 0:  # of its own accord: no fault of the driver, but no start at once
             self._outstanding, self._due_s = False, None
             self._back_off(now_s)
             return
-        alarm = code == -signal.SIGALRM
-        if not alarm:  # silence goes on over a child that waited in vain
-            self._due_s = None
-        if code >= 0 and not child.trouble:
+        if code == -signal.SIGALRM and not child.trouble:  # it hung in vain: no crash, and the silence goes on over it
+            self._outstanding = False
+            self._back_off(now_s)
+        elif code >= 0 and not child.trouble:
             self._unasked(f"ended with code {code}{_UPGRADED}", now_s)
-            return
-        self._failed(child.trouble or (f"gave up after {self._alarm_s:g} s" if alarm else _how_it_died(-code)), now_s)
+        else:
+            self._crashed(child.trouble or _how_it_died(-code), now_s)
 
-    def _failed(self, how: str, now_s: float) -> None:
-        self._outstanding = False
+    def _crashed(self, how: str, now_s: float) -> None:
+        self._outstanding, self._due_s = False, None
         self._crashes += 1
         self._crash = how
         self._back_off(now_s)
@@ -344,6 +341,7 @@ class DeviceWatch:
     def _unasked(self, why: str, now_s: float) -> None:
         """The child never came to ask, or left without a signal: nothing that the driver did."""
         self._outstanding, self._due_s = False, None
+        self._crashes, self._crash = 0, ""
         self._answer = f"the child that asks NVML {why}"
         self._back_off(now_s)
 

@@ -84,6 +84,36 @@ def _is_c(mount: Mount) -> bool:
     return mount.source.lower().startswith("c:")
 
 
+def devices_behind(system: FileSystem, roots: Roots) -> tuple[str, ...]:
+    """The block devices that must work: under this file system, and under the root, where every program lies.
+
+    Partitions, their disks and what they are mapped to. () where the kernel does not tell one of the two: btrfs and
+    zfs span devices without naming them, network and overlay file systems have none, a loop device is a file somewhere.
+    """
+    try:
+        root = locate("/", roots.proc)
+    except (OSError, ValueError):  # a chroot
+        return ()
+    below = _block(f"{roots.sys}/dev/block/{system.device[0]}:{system.device[1]}")
+    below_root = _block(f"{roots.sys}/dev/block/{root.device[0]}:{root.device[1]}")
+    loops = any(name.startswith(("loop", "nbd")) for name in below | below_root)
+    return () if loops or not below or not below_root else tuple(sorted(below | below_root))
+
+
+def _block(link: str) -> set[str]:
+    """The device behind a link of sysfs, its disk if it is a partition, and what both are made of."""
+    try:
+        folder = os.path.realpath(link, strict=True)
+        folders = [folder, os.path.dirname(folder)] if os.path.exists(f"{folder}/partition") else [folder]
+        found = {os.path.basename(each) for each in folders}
+        for each in folders:
+            for slave in os.listdir(f"{each}/slaves") if os.path.isdir(f"{each}/slaves") else ():
+                found |= _block(f"{each}/slaves/{slave}")
+    except OSError:
+        return set()
+    return found
+
+
 class _Looks:
     """Free bytes over time: a look kept each second, and half as often each time that they become too many.
 
@@ -144,6 +174,7 @@ class DiskReader:
                 read_only=system.read_only,
                 true_flock=system.true_flock,
                 drvfs=system.drvfs,
+                devices=devices_behind(system, self._roots),
                 earlier=self._looks.before(now_s, found.free_bytes, system.device),
             ),
             now_s,

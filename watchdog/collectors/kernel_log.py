@@ -8,7 +8,10 @@ later one with nothing new 2 us.
 Lines of user space are dropped: whoever may write to `/dev/kmsg` could else invent an Xid or an OOM kill. The kernel
 stamps such lines with a facility other than its own and lets nobody claim 0, so this cannot be forged without code in
 the kernel. For the same reason only the kernel's own device (1, 11) is believed on a real host: containers put
-`/dev/null` or a terminal there, and an empty log would read as a healthy one.
+`/dev/null` or a terminal there, and an empty log would read as a healthy one. Where there is none, or it is closed to
+this user, it is absent: nobody is told each time what will not change. It is tried anew at each look.
+
+Of each kind, and of each number of an Xid, the newest lines are kept: no flood of one pushes out another.
 
 Stamps are the kernel's local clock, which counts like CLOCK_MONOTONIC but is not disciplined by NTP: seconds apart
 after days of uptime. Good enough to tell an hour ago from now, not to order against another clock.
@@ -28,9 +31,10 @@ from msgspec import Struct
 from watchdog.classify.kernel_lines import MARKERS, classify
 from watchdog.clock import Clock
 from watchdog.collectors.roots import Roots
-from watchdog.core.facts import Fact, KernelLine, KernelLog, Known, Unknown
+from watchdog.core.facts import Absent, Fact, KernelLine, KernelLog, Known
+from watchdog.core.kernel import KernelKind
 
-_KEPT_LINES = 200
+_KEPT_LINES = 100  # of each kind
 _RECORDS_A_LOOK = 20_000
 _BUFFER_BYTES = 16 * 1024  # a record is 8 KiB at most; a smaller buffer would be EINVAL
 _KMSG = (1, 11)  # Documentation/admin-guide/devices.txt
@@ -79,7 +83,8 @@ class KernelLogReader:
         self._fd: int | None = None
         self._by_record = True
         self._tail = b""  # of a fixture: a record whose end was not there yet
-        self._lines: collections.deque[KernelLine] = collections.deque(maxlen=_KEPT_LINES)
+        self._kept: dict[tuple[KernelKind, int | None], collections.deque[KernelLine]] = {}
+        self._lines: tuple[KernelLine, ...] | None = ()  # of all kinds; None: to be put together anew
         self._since_s: float | None = None
         self._last: int | None = None  # sequence number of the last record that was taken apart
         self._newest: bytes | None = None  # a later one, not taken apart
@@ -90,7 +95,7 @@ class KernelLogReader:
         """What has been read so far, with what is new; a very long log over several looks. Raises OSError."""
         if self._fd is None:
             opened = self._open()
-            if isinstance(opened, Unknown):
+            if isinstance(opened, Absent):
                 return opened
             self._fd = opened
         try:
@@ -101,7 +106,9 @@ class KernelLogReader:
         now_s = self._clock.monotonic()
         if self._since_s is None:
             self._since_s = now_s  # an empty log: what comes is seen from here on
-        return Known(KernelLog(lines=tuple(self._lines), since_s=self._since_s, dropped=self._dropped), now_s)
+        if self._lines is None:
+            self._lines = tuple(sorted((line for kept in self._kept.values() for line in kept), key=_moment))
+        return Known(KernelLog(lines=self._lines, since_s=self._since_s, dropped=self._dropped), now_s)
 
     def close(self) -> None:
         """Let go of the file. A later look opens it again and reads all that the kernel still has."""
@@ -109,17 +116,18 @@ class KernelLogReader:
             os.close(self._fd)
         self._fd, self._tail, self._overrun = None, b"", False
 
-    def _open(self) -> int | Unknown:
+    def _open(self) -> int | Absent:
         """Open from the oldest record on."""
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EACCES):
-                return Unknown(
-                    "the kernel log cannot be read (dmesg_restrict): run as root, or sysctl kernel.dmesg_restrict=0"
+                return Absent(
+                    "the kernel log is closed to this user (dmesg_restrict): run as root, or sysctl "
+                    "kernel.dmesg_restrict=0"
                 )
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV):
-                return Unknown(f"there is no {self._path} here (a container?)")
+                return Absent(f"there is no {self._path} here (a container?)")
             raise
         status = os.fstat(fd)
         self._by_record = stat.S_ISCHR(status.st_mode)
@@ -127,8 +135,8 @@ class KernelLogReader:
         genuine = device == _KMSG if self._by_record else self._fixture
         if not genuine:
             os.close(fd)
-            return Unknown(f"{self._path} is not the kernel's log but something put in its place (a container?)")
-        self._lines.clear()  # all of it is read again
+            return Absent(f"{self._path} is not the kernel's log but something put in its place (a container?)")
+        self._kept, self._lines = {}, ()  # all of it is read again
         self._since_s = self._last = self._newest = None
         return fd
 
@@ -174,4 +182,10 @@ class KernelLogReader:
         if record.kernel and _MEANS_SOMETHING.search(record.raw) is not None:
             line = classify(record.at_s, message_of(record.raw))
             if line is not None:
-                self._lines.append(line)
+                kind = (line.kind, line.number if line.kind is KernelKind.XID else None)
+                self._kept.setdefault(kind, collections.deque(maxlen=_KEPT_LINES)).append(line)
+                self._lines = None
+
+
+def _moment(line: KernelLine) -> float:
+    return line.at_s

@@ -41,7 +41,7 @@ class Row(Struct, frozen=True, kw_only=True):
     lost_code: int | None
     sample: DeviceSample
     implausible: tuple[str, ...]
-    xids: dict[int, int] | Unknown | Absent  # since that child began
+    xids: dict[int, int] | Unknown | Absent  # since the sample before
     slow: SlowReadings | None
 
 

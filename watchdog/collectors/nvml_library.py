@@ -2,7 +2,8 @@
 
 Responsible for saying, by looking at files alone, whether there is anything of NVIDIA on this host. The library is
 looked for in the loader's own cache and folders by reading them; `ctypes.util.find_library` would run ldconfig and a
-compiler for it.
+compiler for it. Used by the loop itself: a folder that a person named may lie on a network mount that is dead, so what
+may hang is not touched. A library there is then not seen from here; with a device node the child is asked all the same.
 Refuses to load the library, and to conclude from a file that a driver answers.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from watchdog.collectors.filesystems import locate
 from watchdog.collectors.roots import Roots
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -29,19 +31,31 @@ _FOLDERS = (
 )
 
 
-def find_library(roots: Roots, environ: Mapping[str, str]) -> str | None:
-    """Where the loader would find NVML: LD_LIBRARY_PATH, its cache, the usual folders. None = nowhere."""
+def find_library(roots: Roots, environ: Mapping[str, str], *, proc: str = "/proc") -> str | None:
+    """Where the loader would find NVML: LD_LIBRARY_PATH, its cache, the usual folders. None = nowhere.
+
+    `proc` tells the mounts.
+    """
     for folder in environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder and os.path.exists(os.path.join(folder, LIBRARY)):
+        if folder and _is_there(os.path.join(folder, LIBRARY), proc):
             return os.path.join(folder, LIBRARY)
     for folder in _FOLDERS:
         path = f"{folder}/{LIBRARY}"
         if os.path.exists(roots.host(path)):
             return path
-    return _in_loader_cache(roots)
+    return _in_loader_cache(roots, proc)
 
 
-def _in_loader_cache(roots: Roots) -> str | None:
+def _is_there(path: str, proc: str) -> bool:
+    """False also for what lies where a look may hang, and where mountinfo does not tell."""
+    try:
+        found = locate(path, proc)
+    except (OSError, ValueError):
+        return False
+    return found.safe and found.existing == found.path
+
+
+def _in_loader_cache(roots: Roots, proc: str) -> str | None:
     """The cache is a table of NUL-ended strings (ld.so(8)); a path in it may be of a library that is gone."""
     try:
         with open(roots.host("/etc/ld.so.cache"), "rb") as file:
@@ -51,7 +65,7 @@ def _in_loader_cache(roots: Roots) -> str | None:
     for entry in content.split(b"\0"):
         if entry.startswith(b"/") and entry.endswith(b"/" + LIBRARY.encode()):
             path = entry.decode(errors="surrogateescape")
-            if os.path.exists(roots.host(path)):
+            if _is_there(roots.host(path), proc):
                 return path
     return None
 

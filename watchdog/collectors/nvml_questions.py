@@ -36,6 +36,7 @@ FAST: dict[str, type] = {
 SLOW: dict[str, type] = {
     "name": str,
     "pci_bus_id": str,
+    "minor": int,
     "compute_capability": str,
     "memory_total_bytes": int,
     "power_limit_watts": float,
@@ -197,7 +198,7 @@ class Questions:
     def _slow_questions(self) -> list[Question]:
         f = self._function
         memory, limit = self._memory, f("nvmlDeviceGetEnforcedPowerLimit")
-        clock = f("nvmlDeviceGetMaxClockInfo")
+        clock, minor = f("nvmlDeviceGetMaxClockInfo"), f("nvmlDeviceGetMinorNumber")
         name, pci, compute = f("nvmlDeviceGetName"), f("nvmlDeviceGetPciInfo"), f("nvmlDeviceGetCudaComputeCapability")
         generation, width = f("nvmlDeviceGetMaxPcieLinkGeneration"), f("nvmlDeviceGetMaxPcieLinkWidth")
         mig, ecc, rows = f("nvmlDeviceGetMigMode"), f("nvmlDeviceGetTotalEccErrors"), f("nvmlDeviceGetRemappedRows")
@@ -218,6 +219,7 @@ class Questions:
         return [
             (("name",), lambda handle: (text_of(name(handle)),)),
             (("pci_bus_id",), lambda handle: (_bus_id(text_of(pci(handle).busId)),)),
+            (("minor",), lambda handle: (minor(handle),)),
             (("compute_capability",), lambda handle: (".".join(map(str, compute(handle))),)),
             (("memory_total_bytes",), lambda handle: (memory(handle).total,)),
             (("power_limit_watts",), lambda handle: (_watts(limit(handle)),)),

@@ -57,7 +57,7 @@ class _Device:
         self.slow_at_s = -SLOW_EVERY_S
         self.rests_until_s = 0.0  # until then an idle device is asked for little
         self.quiet: dict[str, tuple[float, Reading]] = {}  # until when a question is not asked, and its answer
-        self.xids: dict[int, int] = {}
+        self.xids: dict[int, int] = {}  # delivered since the last sample
         self.no_xids: Reading = None  # why there are none
 
 
@@ -112,6 +112,9 @@ class Sampler:
             self._register()
         self._drain()
         rows = [self._row(device, now_s) for device in self._devices]
+        for device in self._devices:
+            if device.no_xids is None:  # they are told now; else they wait for a sample that has room for them
+                device.xids = {}
         answer: dict[str, Any] = {"devices": rows}
         if now_s - self._driver_at_s >= SLOW_EVERY_S:
             self._driver_at_s = now_s

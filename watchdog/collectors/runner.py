@@ -129,6 +129,11 @@ class Runner:
             return Polled(Unknown(f"{name} has not been read yet"), None, unread=True)
         return Polled(record.newest, now - record.newest_s)
 
+    def soon(self, name: str) -> None:
+        """What is known of it is of before something changed: its next poll asks, however long ago the last was."""
+        if name in self._records:
+            self._records[name].due = True
+
     def ask_afresh(self) -> None:
         """After a gap in the loop's schedule: what was read before is forgotten, and every collector is due now.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from watchdog.core.fact import Absent, Fact
 
@@ -98,6 +99,34 @@ class DeviceSample(Struct, frozen=True, kw_only=True):
     processes: Fact[tuple[DeviceProcess, ...]] = _NOTHING
 
 
+# One fault writes dozens of Xids at once; a run that faults needs longer than this to be back and fault again.
+ONE_FAULT_S = 5.0
+_FAULTS_KEPT = 50  # of each number
+
+
+class XidFault(Struct, frozen=True, kw_only=True):
+    """Xids of one number on one device that came at once. `at_s`: the last of them; NVML gives them no time itself."""
+
+    number: int
+    at_s: float
+    events: int = 1
+
+
+def with_events(faults: tuple[XidFault, ...], events: Mapping[int, int], at_s: float) -> tuple[XidFault, ...]:
+    """The faults with what was delivered at `at_s`, by number. Oldest first; of each number the newest are kept."""
+    found = list(faults)
+    for number, count in events.items():
+        same = [i for i, fault in enumerate(found) if fault.number == number]
+        if same and at_s - found[same[-1]].at_s <= ONE_FAULT_S:
+            last = found.pop(same[-1])
+            found.append(replace(last, at_s=at_s, events=last.events + count))
+            continue
+        if len(same) >= _FAULTS_KEPT:
+            del found[same[0]]
+        found.append(XidFault(number=number, at_s=at_s, events=count))
+    return tuple(found)
+
+
 class Device(Struct, frozen=True, kw_only=True):
     """One device. `recent` has at least one sample, the newest last."""
 
@@ -108,6 +137,7 @@ class Device(Struct, frozen=True, kw_only=True):
     missing: bool = False  # it was there before and is not enumerated any more
     name: Fact[str] = _NOTHING
     pci_bus_id: Fact[str] = _NOTHING  # "0000:01:00.0"
+    minor: Fact[int] = _NOTHING  # of its node: /dev/nvidia0. Not its index; none on WSL
     compute_capability: Fact[str] = _NOTHING  # "8.6"
     memory_total_bytes: Fact[int] = _NOTHING
     power_limit_watts: Fact[float] = _NOTHING
@@ -123,12 +153,18 @@ class Device(Struct, frozen=True, kw_only=True):
     remap_pending: Fact[bool] = _NOTHING
     remap_failed: Fact[bool] = _NOTHING
     clocks_event_counters_us: Mapping[str, Fact[int]] = field(default_factory=dict)
-    xid_counts: Fact[Mapping[int, int]] = _NO_EVENTS  # since sampling began
+    xid_counts: Fact[Mapping[int, int]] = _NO_EVENTS  # events since sampling began
+    xid_faults: tuple[XidFault, ...] = ()  # the same with their times, oldest first
     implausible: tuple[str, ...] = ()  # readings of the newest sample that cannot be true, in words
 
     @property
     def now(self) -> DeviceSample:
         return self.recent[-1]
+
+    @property
+    def answers(self) -> bool:
+        """Neither lost nor missing: what is read of it is of now."""
+        return self.lost_code is None and not self.missing
 
     @property
     def nameless(self) -> bool:
@@ -155,3 +191,15 @@ class Probe(Struct, frozen=True, kw_only=True):
     worst_error: float
     baseline_tflops: float | None
     baseline_count: int  # how many results the baseline is made of
+
+
+class NotMeasured(Struct, frozen=True, kw_only=True):
+    """A device of which the probe has nothing to say. `tried`: it was started there, and had no answer."""
+
+    device: str  # UUID
+    label: str
+    why: str
+    tried: bool
+
+
+Probed = Probe | NotMeasured

@@ -6,6 +6,7 @@ Refuses to read the log (collectors/kernel_log.py) and to know the patterns (cla
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -34,9 +35,10 @@ class KernelLine(Struct, frozen=True, kw_only=True):
 
 
 class KernelLog(Struct, frozen=True, kw_only=True):
-    """The lines that mean something, oldest first; `since_s`: the stamp of the oldest line of any kind that was read.
+    """The lines that mean something, oldest first, of each kind the newest.
 
-    `dropped`: lines that the kernel overwrote before they were read.
+    `since_s`: the stamp of the oldest line of any kind that was read. `dropped`: lines that the kernel
+    overwrote before they were read.
     """
 
     lines: tuple[KernelLine, ...]
@@ -46,6 +48,11 @@ class KernelLog(Struct, frozen=True, kw_only=True):
     def recent(self, kind: KernelKind, *, now_s: float, window_s: float) -> tuple[KernelLine, ...]:
         """The lines of one kind that are at most `window_s` old, oldest first."""
         return tuple(line for line in self.lines if line.kind is kind and now_s - line.at_s <= window_s)
+
+    def hung_tasks(self, pids: Collection[int], *, now_s: float, window_s: float) -> tuple[KernelLine, ...]:
+        """What the kernel itself says of these being stuck. Its pids are the threads', in the initial namespace."""
+        lines = self.recent(KernelKind.HUNG_TASK, now_s=now_s, window_s=window_s)
+        return tuple(line for line in lines if line.number in pids)
 
 
 NOTHING_LOGGED = KernelLog(lines=(), since_s=0.0)  # for a check that has other evidence as well

@@ -14,7 +14,8 @@ from watchdog.core.limits import Limits
 
 
 def judge(named: tuple[str, ...] | None, **changes: Any) -> Finding | tuple[Finding, ...]:
-    return device_missing.check(host(**changes), Limits(devices=named))
+    found = device_missing.check(host(**changes), Limits(devices=named))
+    return found[0] if found else ()
 
 
 @pytest.mark.parametrize("name", ["1", "GPU-9999", "3f1c0a52"])
@@ -22,7 +23,7 @@ def test_fires_and_lists_what_is_there(name: str) -> None:
     finding = judge(("0", name))
     assert isinstance(finding, Finding)
     assert (finding.severity, finding.remedy) == (Severity.CRITICAL, Remedy.CHECK_DEVICES)
-    assert finding.reason == f"1 of 2 devices that the job names fit none of the 1 here: {name}"
+    assert finding.reason == f"1 of 2 devices that the job names is not here: {name}"
     assert finding.evidence == ("0: NVIDIA GeForce RTX 3060 (GPU-3f1c0a52)",)
 
 
@@ -65,3 +66,12 @@ def test_a_device_without_a_uuid_may_be_any(named: tuple[str, ...], fires: bool)
     if isinstance(finding, Finding):
         assert finding.severity is Severity.CRITICAL
         assert finding.evidence[1] == "1: device 1 (no UUID)"
+
+
+def test_a_value_that_cuda_cuts_short_is_a_warning_of_its_own() -> None:
+    doubt = "CUDA_VISIBLE_DEVICES=7,foo: foo names no device that NVIDIA would know, so CUDA programs see only 7"
+    found = device_missing.check(host(), Limits(devices=("7",), devices_doubt=doubt))
+    assert [each.severity for each in found] == [Severity.WARNING, Severity.CRITICAL]
+    assert found[0].reason == doubt
+    (alone,) = device_missing.check(host(), Limits(devices=(), devices_doubt=doubt))
+    assert (alone.severity, alone.remedy) == (Severity.WARNING, Remedy.CHECK_DEVICES)

@@ -42,8 +42,13 @@ def test_absent_is_critical_for_a_job_that_names_devices() -> None:
 
 def test_no_answer_is_unknown_with_its_reason() -> None:
     finding = judge(Unknown("NVML could not be asked"))
-    assert (finding.severity, finding.remedy) == (Severity.UNKNOWN, Remedy.CHECK_DRIVER)
+    assert (finding.severity, finding.remedy) == (Severity.UNKNOWN, Remedy.LOOK)
     assert finding.reason == "NVML could not be asked"
+
+
+def test_a_job_that_uses_no_gpu_is_told_why_nothing_was_looked_at() -> None:
+    finding = judge(Absent("the job uses no GPU"), Limits(devices=()))
+    assert (finding.severity, finding.reason) == (Severity.OK, "GPU checks are absent, not passed: the job uses no GPU")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,14 @@ def test_an_answer_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    "fact", [Driver(version="560", devices=1, crashes=2), Driver(code=9), Unknown("not asked"), Absent("none")]
+    "fact",
+    [
+        Driver(version="560", devices=1, crashes=2),
+        Driver(version="560", devices=1, crashes=3, crash="SIGSEGV", silent_s=60.0),  # told by driver-hung
+        Driver(code=9),
+        Unknown("not asked"),
+        Absent("none"),
+    ],
 )
 def test_says_nothing_of_what_others_tell(fact: Any) -> None:
     assert judge(fact) == ()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.checks.ghosts import WSL
 from tests.unit.checks.host import UUID, gpu, host
 from watchdog.checks import ecc
 from watchdog.core.facts import Unknown
@@ -60,3 +61,13 @@ def test_unknown_is_not_fine_and_absent_no_word() -> None:
     assert judge(ecc_uncorrected=Unknown("code 999"), remap_failed=True)[0].severity is Severity.CRITICAL
     assert ecc.check(host(), Limits()) == ()  # a GeForce
     assert ecc.check(host(devices=Unknown("no answer")), Limits()) == ()
+
+
+@pytest.mark.parametrize("gone", [dict(missing=True), dict(lost_code=15), dict(lost_code=16), dict(lost_code=999)])
+def test_what_was_read_before_a_device_was_lost_is_not_judged(gone: dict[str, Any]) -> None:
+    assert judge(remap_failed=True, **gone) == ()
+
+
+def test_windows_resets_no_device_by_itself() -> None:
+    [found] = ecc.check(host(devices=(gpu(ecc_uncorrected=2),), wsl=WSL), Limits())
+    assert found.remedy is Remedy.WSL_SHUTDOWN

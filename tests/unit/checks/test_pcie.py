@@ -62,3 +62,8 @@ def test_a_moment_proves_nothing() -> None:
 def test_what_is_not_known_is_not_fine(changes: dict[str, Any]) -> None:
     assert judge(gpu(**changes)) == ()
     assert pcie.check(host(devices=Unknown("no answer")), Limits()) == ()
+
+
+@pytest.mark.parametrize("gone", [dict(missing=True), dict(lost_code=15), dict(lost_code=16), dict(lost_code=999)])
+def test_what_was_read_before_a_device_was_lost_is_not_judged(gone: dict[str, Any]) -> None:
+    assert judge(gpu(pcie_width=4, **gone)) == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.checks.host import AT_S, UUID, gpu, host, sample
@@ -63,3 +65,8 @@ def test_older_samples_do_not_excuse() -> None:
 def test_unknown_is_not_fine() -> None:
     assert judge(recent(0x40, Unknown("code 999"))) == ()
     assert thermal_slowdown.check(host(devices=Unknown("no answer")), Limits()) == ()
+
+
+@pytest.mark.parametrize("gone", [dict(missing=True), dict(lost_code=15), dict(lost_code=16), dict(lost_code=999)])
+def test_what_was_read_before_a_device_was_lost_is_not_judged(gone: dict[str, Any]) -> None:
+    assert judge(gpu(clocks_event_reasons=0x40, **gone)) == ()

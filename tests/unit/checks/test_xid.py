@@ -10,6 +10,7 @@ from tests.unit.checks.host import AT_S, UUID, gpu, host
 from tests.unit.checks.test_driver import wsl
 from watchdog.checks import xid
 from watchdog.checks.xid_table import ACTION, ACTIONS, slot
+from watchdog.core.devicefacts import XidFault
 from watchdog.core.facts import Absent, KernelLine, KernelLog, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.kernel import KernelKind
@@ -21,6 +22,12 @@ FINE = (Severity.OK, Remedy.NONE)
 def line(number: int, ago_s: float = 60.0, subject: str = "0000:01:00") -> KernelLine:
     text = f"NVRM: Xid (PCI:{subject}): {number}, pid=4711"
     return KernelLine(at_s=AT_S - ago_s, kind=KernelKind.XID, text=text, number=number, subject=subject)
+
+
+def events(number: int, *ago_s: float) -> dict[str, Any]:
+    """As NVML delivered them, each at its moment."""
+    faults = tuple(XidFault(number=number, at_s=AT_S - each) for each in ago_s)
+    return {"xid_counts": {number: len(ago_s)}, "xid_faults": faults}
 
 
 def log(*lines: KernelLine) -> KernelLog:
@@ -52,42 +59,61 @@ def judge(*lines: KernelLine, limits: Limits | None = None, **device: Any) -> tu
     ],
 )
 def test_each_number_from_either_source(number: int, severity: Severity, remedy: Remedy) -> None:
-    for found in (judge(line(number)), judge(xid_counts={number: 1}), judge(line(number), xid_counts={number: 1})):
+    event = events(number, 59.2)
+    for found in (judge(line(number)), judge(**event), judge(line(number), **event)):
         (finding,) = found
         assert (finding.severity, finding.remedy, finding.device) == (severity, remedy, UUID)
-        assert f"Xid {number} × 1" in finding.reason
+        assert f"Xid {number}" in finding.reason
 
 
 def test_the_worst_speaks_and_the_rest_is_named() -> None:
-    (finding,) = judge(line(13), line(79), line(45), xid_counts={13: 2})
+    (finding,) = judge(line(13), line(79), line(45), **events(13, 900.0, 59.2))
     assert (finding.severity, finding.remedy) == (Severity.CRITICAL, Remedy.REBOOT)
-    assert finding.reason == "Xid 79 × 1 (fell off the bus), Xid 13 × 2 (graphics engine exception)"
-    assert finding.evidence[0] == "only to be noted: Xid 45 × 1 (clean-up after another error)"
+    assert finding.reason == "Xid 79 (fell off the bus), Xid 13 × 2 (graphics engine exception)"
+    assert finding.evidence[0] == "only to be noted: Xid 45 (clean-up after another error)"
     assert finding.evidence[1:] == (line(13).text, line(79).text, line(45).text)
 
 
 @pytest.mark.parametrize("number", [13, 31])
 def test_repeats_mean_hardware(number: int) -> None:
     repeated = [line(number, ago_s) for ago_s in (900.0, 600.0, 300.0)]
-    for found in (judge(*repeated), judge(xid_counts={number: 3})):
+    delivered = events(number, 899.2, 599.2, 299.2)
+    for found in (
+        judge(*repeated),
+        judge(**delivered),
+        judge(*repeated, **delivered),
+        judge(line(number), **delivered),
+    ):
         assert (found[0].severity, found[0].remedy) == (Severity.CRITICAL, Remedy.RESET_DEVICE)
-    for found in (judge(*repeated[:2]), judge(xid_counts={number: 2})):
+    twice = events(number, 899.2, 599.2)
+    for found in (judge(*repeated[:2]), judge(**twice), judge(*repeated[:2], **twice)):
         assert (found[0].severity, found[0].remedy) == (Severity.WARNING, Remedy.RELAUNCH)
-    assert judge(line(8, 3.0), xid_counts={8: 30})[0].severity is Severity.WARNING
+    assert judge(line(8, 3.0), **events(8, *range(10, 300, 10)))[0].severity is Severity.WARNING
 
 
 def test_one_fault_with_many_lines_is_no_repeat() -> None:
     burst = [line(13, 60.0 - i / 100) for i in range(24)]
-    (finding,) = judge(*burst, xid_counts={13: 24})
+    (finding,) = judge(*burst, **events(13, 59.2))
     assert finding.severity is Severity.WARNING
-    assert "Xid 13 × 24" in finding.reason
+    assert "Xid 13 (" in finding.reason
+
+
+def test_events_count_as_long_as_lines_do() -> None:
+    (finding,) = judge(**events(79, 3601.0), limits=Limits(xid_window_s=3600.0))
+    assert finding.severity is Severity.OK
+    assert finding.reason == "no Xid in the last 60 min (NVML, kernel log)"
+    (finding,) = judge(**events(13, 3700.0, 3650.0, 60.0), limits=Limits(xid_window_s=3600.0))
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.RELAUNCH)
+    assert "Xid 13 (" in finding.reason
+    blind = events(79, 60.0) | {"xid_counts": Unknown("code 999")}  # of this moment: what was delivered before stands
+    assert judge(**blind)[0].remedy is Remedy.REBOOT
 
 
 def test_overrides() -> None:
     limits = Limits(xid={13: "reset", 79: "ignore", 31: "restart"})
     assert judge(line(13), limits=limits)[0].remedy is Remedy.RESET_DEVICE
     assert judge(line(79), limits=limits)[0].severity is Severity.OK
-    assert judge(xid_counts={31: 9}, limits=limits)[0].severity is Severity.WARNING
+    assert judge(**events(31, *range(10, 100, 10)), limits=limits)[0].severity is Severity.WARNING
 
 
 def test_every_word_of_an_override_is_judged() -> None:
@@ -99,7 +125,7 @@ def test_every_word_of_an_override_is_judged() -> None:
 def test_old_lines_do_not_count() -> None:
     (finding,) = judge(line(79, 3601.0), limits=Limits(xid_window_s=3600.0))
     assert finding.severity is Severity.OK
-    assert finding.reason.startswith("no Xid (the kernel log of the last")
+    assert finding.reason == "no Xid in the last 60 min (kernel log)"
     lossy = host(kernel=KernelLog(lines=(), since_s=0.0, dropped=7))
     assert "7 lines of the log were lost" in xid.check(lossy, Limits())[0].reason
 
@@ -131,7 +157,7 @@ def test_lines_of_a_slot_in_which_nothing_is_seen() -> None:
     [
         (dict(wsl=wsl(dxg=True)), "no Xid events are delivered here (WSL), so none can be seen"),
         (dict(wsl=wsl(dxg=True), kernel=Unknown("no permission")), "(WSL)"),
-        (dict(kernel=Absent("no kernel log")), "no kernel log, so none can be seen"),
+        (dict(kernel=Absent("no kernel log")), "no kernel log can be read, so none can be seen"),
     ],
 )
 def test_where_none_can_be_seen_it_says_so(changes: dict[str, Any], words: str) -> None:

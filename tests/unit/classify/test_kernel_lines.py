@@ -42,6 +42,8 @@ MEANT = [
         "kwin_wayland",
     ),
     ("misc dxg: dxgk: dxgvmb_send_create_process: create_process failed -75", "dxg-bridge", 75, ""),
+    ("misc dxg: dxgk: dxgvmb_send_create_process: create_process failed -110", "dxg-bridge", 110, ""),
+    ("misc dxg: dxgk: dxgvmb_send_create_process: create_process returned 0 handle", "dxg-bridge", None, ""),
     ("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12", "dxg-residency", 12, ""),
     (
         "Out of memory: Killed process 15784 (python3) total-vm:11964kB, anon-rss:4288kB, file-rss:3028kB",
@@ -137,6 +139,7 @@ MEANINGLESS = [
     "misc dxg: dxgk: dxgkio_is_feature_enabled: Ioctl failed: -22",
     "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -22",
     "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -129",
+    "misc dxg: dxgk: dxgvmb_send_create_process: create_process failed -512",  # whoever asked was ended
     "misc dxg: dxgk: dxgkio_reserve_gpu_va: Ioctl failed: -75",
     "python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=986",
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/x,task_memcg=/x,"

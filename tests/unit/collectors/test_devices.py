@@ -174,6 +174,7 @@ cuda = 12080
 uuid = GPU-aaaa
 name = NVIDIA Odd One
 pci = 00000000:0A:00.0
+minor = 3
 compute = 9.0
 memory_total_mib = 1000
 memory_reserved_mib = 0
@@ -225,6 +226,7 @@ def test_every_value_arrives_at_its_field(host: Host) -> None:
     expected: dict[str, Any] = {
         "name": "NVIDIA Odd One",
         "pci_bus_id": "0000:0a:00.0",
+        "minor": 3,
         "compute_capability": "9.0",
         "memory_total_bytes": 1000 << 20,
         "power_limit_watts": 150.0,
@@ -535,10 +537,9 @@ def test_the_alarm_ends_a_stuck_child_and_silence_goes_on_over_it(host: Host) ->
     watch = host.begin("hang nvmlDeviceGetUtilizationRates\n[device]\n", alarm_s=0.5)
     first = watch.pid
     host.clock.now_s += 30
-    watch.wait(DEADLINE_S)
+    assert not watch.wait(DEADLINE_S)
     driver, _ = watch.see()
-    assert known(driver).crashes == 1
-    assert known(driver).crash == "gave up after 0.5 s"
+    assert known(driver).crashes == 0, "it hung: nothing has crashed"
     assert known(driver).silent_s == pytest.approx(30.0)
     watch.ask()
     assert watch.pid is None  # not at once
@@ -551,6 +552,36 @@ def test_the_alarm_ends_a_stuck_child_and_silence_goes_on_over_it(host: Host) ->
     watch.wait(DEADLINE_S)  # the second had read the old text
     driver, _ = host.next(after_s=3.0)
     assert known(driver).answers
+
+
+def test_after_a_gap_no_crash_from_before_it_counts_and_it_is_asked_at_once(host: Host) -> None:
+    watch = host.begin("crash nvmlDeviceGetPowerUsage\n[device]\n")
+    watch.wait(DEADLINE_S)
+    host.next(after_s=60.0)
+    assert known(watch.see()[0]).crashes == 2
+    watch.forget()
+    assert [type(fact) for fact in watch.see()] == [Unknown, Unknown]
+    host.scenario.write("[device]\n")
+    assert known(host.next(after_s=0.1)[0]).answers
+
+
+def test_after_a_gap_a_host_without_a_driver_is_asked_at_once(host: Host) -> None:
+    """Else it would be unknown for up to a minute."""
+    assert isinstance(host.first("init = 9\n")[0], Absent)
+    assert host.watch is not None
+    host.watch.forget()
+    assert isinstance(host.watch.see()[0], Unknown)
+    assert isinstance(host.next(after_s=1.0)[0], Absent)
+
+
+def test_a_child_that_ends_with_a_code_is_no_crash_whatever_was_before(
+    host: Host, scripted: Callable[[str], None]
+) -> None:
+    host.begin("crash nvmlDeviceGetPowerUsage\n[device]\n").wait(DEADLINE_S)
+    scripted("import sys\nsys.stdin.readline()\nsys.exit(3)\n")
+    driver, _ = host.next(after_s=60.0)
+    assert isinstance(driver, Unknown)
+    assert "ended with code 3" in driver.why
 
 
 def test_a_crash_is_counted_and_the_child_started_again_ever_later(host: Host) -> None:
@@ -575,6 +606,34 @@ def test_a_crash_is_counted_and_the_child_started_again_ever_later(host: Host) -
     driver, devices = host.next(after_s=60.0)
     assert known(driver).answers
     assert len(only((driver, devices)).recent) == 2
+
+
+def faults(device: Device) -> list[tuple[int, float, int]]:
+    return [(fault.number, fault.at_s, fault.events) for fault in device.xid_faults]
+
+
+def test_xids_have_the_time_of_the_sample_that_brought_them(host: Host) -> None:
+    host.first(TWO)
+    for _ in range(3):
+        host.scenario.event(31, 1)
+    one, two = known(host.next()[1])
+    assert (faults(one), faults(two)) == ([], [(31, 1001.0, 3)])
+    assert faults(known(host.next()[1])[1]) == [(31, 1001.0, 3)], "told once by the child, and no new one"
+    host.scenario.event(31, 1)
+    assert faults(known(host.next()[1])[1]) == [(31, 1003.0, 4)], "within seconds: the same fault"
+    host.scenario.event(31, 1)
+    assert faults(known(host.next(after_s=60.0)[1])[1]) == [(31, 1003.0, 4), (31, 1063.0, 1)]
+
+
+def test_xids_of_a_sample_that_is_refused_come_with_the_next(host: Host) -> None:
+    """The event is delivered once; the driver goes away in the middle of that sample."""
+    host.first("[device]\n")
+    host.scenario.write("fail nvmlDeviceGetUtilizationRates = 9\n[device]\n")
+    host.scenario.event(79, 0)
+    host.next()
+    host.scenario.write("[device]\n")
+    device = only(host.next(after_s=61.0))
+    assert (known(device.xid_counts), [number for number, _, _ in faults(device)]) == ({79: 1}, [79])
 
 
 def test_an_xid_is_counted_once_and_over_the_lives_of_children(host: Host) -> None:

@@ -13,7 +13,7 @@ from watchdog.clock import SystemClock
 from watchdog.collectors import kernel_log
 from watchdog.collectors.kernel_log import KernelLogReader, message_of, parse_record
 from watchdog.collectors.roots import Roots
-from watchdog.core.facts import KernelLog, Known, Unknown
+from watchdog.core.facts import Absent, KernelLog, Known
 from watchdog.core.kernel import KernelKind
 
 XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -120,10 +120,21 @@ def test_a_pipe_is_read_as_far_as_it_goes(host: Host) -> None:
         os.close(writer)
 
 
-def test_the_newest_two_hundred_are_kept(host: Host) -> None:
-    host.append(*(record(XID, sequence=number, at_s=float(number)) for number in range(250)))
+def test_the_newest_hundred_of_a_kind_are_kept(host: Host) -> None:
+    host.append(*(record(XID, sequence=number, at_s=float(number)) for number in range(150)))
     lines = host.read().lines
-    assert (len(lines), lines[0].at_s, lines[-1].at_s) == (200, 50.0, 249.0)
+    assert (len(lines), lines[0].at_s, lines[-1].at_s) == (100, 50.0, 149.0)
+
+
+def test_a_flood_of_one_kind_pushes_out_no_other(host: Host) -> None:
+    disk = "blk_update_request: I/O error, dev sdb, sector 1953512"
+    fault = XID.replace(" 79,", " 31,")
+    flood = (record(line, at_s=float(number)) for number in range(10, 1010) for line in (disk, fault))
+    host.append(record(XID, at_s=5.0), *flood)
+    lines = host.read().lines
+    assert lines[0].number == 79, "an Xid is of a kind with its own number only"
+    assert [line.kind for line in lines].count(KernelKind.IO_ERROR) == 100
+    assert [line.at_s for line in lines] == sorted(line.at_s for line in lines), "oldest first"
 
 
 def test_a_very_long_log_takes_several_looks(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,19 +172,19 @@ def test_after_closing_all_is_read_again_and_nothing_told_twice(host: Host) -> N
     assert len(host.read().lines) == 1
 
 
-def test_no_kernel_log_is_unknown(host: Host) -> None:
+def test_no_kernel_log_is_absent(host: Host) -> None:
     fact = host.reader.read()
-    assert isinstance(fact, Unknown)
+    assert isinstance(fact, Absent)
     assert "a container?" in fact.why
     host.append(record(XID))  # and once there is one, it is read
     assert len(host.read().lines) == 1
 
 
-def test_a_device_that_is_not_the_kernels_is_unknown(host: Host) -> None:
+def test_a_device_that_is_not_the_kernels_is_no_log(host: Host) -> None:
     """Containers put /dev/null there; empty for ever, it would read as a healthy log."""
     host.path.symlink_to("/dev/null")
     fact = host.reader.read()
-    assert isinstance(fact, Unknown)
+    assert isinstance(fact, Absent)
     assert "in its place" in fact.why
 
 
@@ -185,10 +196,12 @@ def test_no_permission_says_what_to_do(host: Host, monkeypatch: pytest.MonkeyPat
         raise error
 
     host.append(record(XID))
-    monkeypatch.setattr(kernel_log.os, "open", refuse)
-    fact = host.reader.read()
-    assert isinstance(fact, Unknown)
+    with monkeypatch.context() as patched:
+        patched.setattr(kernel_log.os, "open", refuse)
+        fact = host.reader.read()
+    assert isinstance(fact, Absent)
     assert "dmesg_restrict=0" in fact.why
+    assert len(host.read().lines) == 1, "it is tried again at each look"
 
 
 class Ring:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.unit.checks.host import GIB, UUID, gpu, host, process, processes
 from watchdog.checks.catalogue import GATING, judge
-from watchdog.core.devicegate import device_gate, uses_gpu
+from watchdog.core.devicegate import device_gate, held_by_run, uses_gpu
 from watchdog.core.facts import Absent, Driver, Facts, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
@@ -22,8 +22,12 @@ SICK = Finding(
 DRIVER = Driver(version="560.35.03", cuda_version="12.6", devices=1, node="/dev/nvidiactl")
 
 
-def gate(facts: Facts, *findings: Finding, devices: tuple[str, ...] | None = None) -> Gate | None:
-    found = device_gate(facts, Limits(devices=devices), findings)
+def gate(
+    facts: Facts, *findings: Finding, devices: tuple[str, ...] | None = ("0",), used_gpu: bool = False, off: str = ""
+) -> Gate | None:
+    """With what the real checks find, and `findings` besides."""
+    limits = Limits(devices=devices, off=frozenset(off.split()))
+    found = device_gate(facts, limits, (*judge(facts, limits, GATING), *findings), used_gpu=used_gpu)
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -57,13 +61,61 @@ def test_what_is_less_than_critical_does_not_close_it(severity: Severity) -> Non
     assert found.open
 
 
-@pytest.mark.parametrize(("named", "is_open"), [((UUID,), False), ((OTHER,), True), (None, False)])
+@pytest.mark.parametrize(("named", "is_open"), [((UUID,), False), ((OTHER,), True), (None, True)])
 def test_a_device_that_the_job_does_not_name_closes_nothing(named: tuple[str, ...] | None, is_open: bool) -> None:
-    """Judged by the real checks: one of two cards is lost."""
-    limits = Limits(devices=named)
-    facts = host(devices=(gpu(lost_code=15), gpu(uuid=OTHER, index=1)))
-    (found,) = device_gate(facts, limits, judge(facts, limits, GATING))
+    """One of two cards is lost."""
+    found = gate(host(devices=(gpu(lost_code=15), gpu(uuid=OTHER, index=1))), devices=named)
+    assert found is not None
     assert found.open is is_open, found.words
+
+
+TROUBLES = [
+    host(driver=Unknown("hangs"), devices=Unknown("hangs")),
+    host(driver=replace(DRIVER, silent_s=99.0), devices=Unknown("hangs")),
+    host(driver=replace(DRIVER, version=None, code=18, error="mismatch"), devices=Unknown("code 18")),
+    host(devices=Unknown("not since the gap")),
+    host(devices=(gpu(lost_code=15),)),
+]
+
+
+@pytest.mark.parametrize("facts", TROUBLES, ids=str)
+def test_a_job_that_names_no_device_waits_for_one_only_after_its_run_used_one(facts: Facts) -> None:
+    """Nobody said that it uses a GPU: a broken driver is no reason to hold a job of the CPU, but it is said."""
+    found = gate(facts, devices=None)
+    assert found is not None
+    assert found.open
+    assert found.words.startswith("not waited for, as the job names no device: ")
+    known = gate(facts, devices=None, used_gpu=True)
+    assert known is not None
+    assert not known.open
+
+
+def test_a_run_with_a_device_open_uses_a_gpu() -> None:
+    assert held_by_run(host())
+    beside = replace(processes().holders[0], of_run=False)
+    assert not held_by_run(host(processes=processes(holders=(beside,))))
+    assert not held_by_run(host(processes=Unknown("/proc cannot be read")))
+
+
+@pytest.mark.parametrize(
+    ("facts", "off"),
+    [
+        (TROUBLES[0], "driver"),
+        (TROUBLES[1], "driver-hung"),
+        (TROUBLES[2], "driver-mismatch"),
+        (TROUBLES[3], "device-readings"),
+        (TROUBLES[4], "gpu-lost"),
+        (host(driver=replace(DRIVER, silent_s=9.0), devices=Unknown("silent")), "driver"),
+        (host(driver=replace(DRIVER, crashes=3), devices=Unknown("crashes")), "driver-crash"),
+    ],
+    ids=str,
+)
+def test_a_check_that_is_switched_off_closes_nothing(facts: Facts, off: str) -> None:
+    before, found = gate(facts), gate(facts, off=off)
+    assert before is not None
+    assert not before.open
+    assert found is not None
+    assert found.open, found.words
 
 
 def test_a_ghost_on_a_device_of_the_job_closes_it() -> None:
@@ -71,16 +123,18 @@ def test_a_ghost_on_a_device_of_the_job_closes_it() -> None:
     card = gpu(processes=(holder,), power_watts=60.0, utilization_percent=100, memory_used_bytes=11 * GIB)
     gone = Absent("run 7 is over")
     facts = host(devices=(card,), beat=gone, progress=gone, processes=processes(run=(), holders=()))
-    (found,) = device_gate(facts, Limits(), judge(facts, Limits(), GATING))
+    found = gate(facts)
+    assert found is not None
     assert not found.open, found.words
 
 
-@pytest.mark.parametrize("named", [None, (UUID,)])
-def test_a_host_without_a_driver_is_open(named: tuple[str, ...] | None) -> None:
-    """CUDA_VISIBLE_DEVICES may be set where there is no GPU at all."""
+@pytest.mark.parametrize(("named", "is_open"), [(None, None), (("0",), False)])
+def test_a_host_without_a_driver_has_a_gate_only_for_who_names_a_device(
+    named: tuple[str, ...] | None, is_open: bool | None
+) -> None:
     absent = Absent("there is no NVIDIA driver here")
     found = gate(host(driver=absent, devices=absent), devices=named)
-    assert found is None or found.open
+    assert (found and found.open) is is_open
 
 
 @pytest.mark.parametrize(
@@ -88,7 +142,7 @@ def test_a_host_without_a_driver_is_open(named: tuple[str, ...] | None) -> None:
     [
         (Unknown("NVML answers nonsense"), "cannot be seen: NVML answers nonsense"),
         (replace(DRIVER, silent_s=33.0), "does not answer: no answer for 33 s"),
-        (replace(DRIVER, version=None, code=999, error="unknown error"), "does not answer: unknown error"),
+        (replace(DRIVER, version=None, code=999, error="unknown error"), "code 999): unknown error"),
         (replace(DRIVER, crashes=1, crash="died of signal 11"), "does not answer: died of signal 11"),
     ],
 )
