@@ -1,7 +1,8 @@
-"""The run's progress for one turn: from its beats, or where it makes none from what it prints.
+"""The run's progress for one turn: from its beats, or where they tell no step from what it prints.
 
-Responsible for feeding each new word into the window of core/progress.py, and for what the checks are told of the run.
-The log is read beside the loop. Refuses to judge.
+Responsible for feeding each new word into the window of core/progress.py, and for what the checks are told of the run:
+of its beat the very deadline that core/watching.py holds it to. The log is read beside the loop, until a beat tells a
+step: who only says that it is ready (sd_notify) tells none. Refuses to judge.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class ProgressEyes:
         self._pattern = pattern
         self._clock = clock
         self._runner = Runner(clock)
-        self._window: ProgressWindow | None = None
+        # Apart: a change of the source would cost the history of the other.
+        self._beaten: ProgressWindow | None = None
+        self._read: ProgressWindow | None = None
         self._log: ProgressLog | None = None
         self._log_of = ""
         self._taken_s = 0.0
@@ -41,8 +44,11 @@ class ProgressEyes:
 
     def skip(self, away_s: float) -> None:
         """The loop was away: that time belongs to no step."""
-        if self._window is not None:
-            self._window = skip(self._window, seconds=away_s, now_s=self._clock.monotonic())
+        now_s = self._clock.monotonic()
+        if self._beaten is not None:
+            self._beaten = skip(self._beaten, seconds=away_s, now_s=now_s)
+        if self._read is not None:
+            self._read = skip(self._read, seconds=away_s, now_s=now_s)
 
     def look(self, watch: RunWatch | None, seen: Seen, policy: Policy, run: RunState | None) -> OfRun:
         """What is known of the run in this turn."""
@@ -54,22 +60,27 @@ class ProgressEyes:
     def _progress(self, watch: RunWatch, seen: Seen) -> Fact[Progress]:
         run_id = watch.record.run_id
         if isinstance(seen.beat, Known):
-            window = window_for(self._window, run_id, "beats")
-            self._window = add(window, from_beat(seen.beat.value.beat, seen.now_s))
-        elif self._pattern != "off" and isinstance(seen.beat, Absent):
+            window = window_for(self._beaten, run_id, "beats")
+            self._beaten = add(window, from_beat(seen.beat.value.beat, seen.now_s))
+        beaten = _of(self._beaten, run_id)
+        if self._pattern != "off" and not isinstance(seen.beat, Unknown) and (beaten is None or beaten.step is None):
             for point in self._printed(run_id, watch.folder.log):
                 assert self._log is not None
-                self._window = add(window_for(self._window, run_id, self._log.source), point)
+                self._read = add(window_for(self._read, run_id, self._log.source), point)
             if self._unread:
                 self.newest = None
                 return Unknown(self._unread)
-        if self._window is None or self._window.run_id != run_id or not self._window.points:
-            self.newest = None
-            if isinstance(seen.beat, Unknown):
-                return Unknown(seen.beat.why)
+        told = _of(self._read, run_id) if beaten is None or beaten.step is None else None
+        told = told or beaten
+        printed_s = None if self._log is None or self._log_of != run_id else self._log.printed_s
+        self.newest = None if told is None else fact(told, printed_s=printed_s)
+        if self.newest is not None:
+            return Known(self.newest, seen.now_s)
+        if isinstance(seen.beat, Unknown):
+            return Unknown(seen.beat.why)
+        if printed_s is None or self._log is None:
             return Absent("the run has shown no progress that could be read")
-        self.newest = fact(self._window)
-        return Known(self.newest, seen.now_s)
+        return Known(Progress(run_id=run_id, source=self._log.source, points=(), printed_s=printed_s), seen.now_s)
 
     def _printed(self, run_id: str, path: Path) -> tuple[ProgressPoint, ...]:
         """What the log said since the last turn; read in a thread, so it is that of a turn before."""
@@ -88,6 +99,11 @@ class ProgressEyes:
             return ()
         self._taken_s = polled.fact.at_s
         return polled.fact.value
+
+
+def _of(window: ProgressWindow | None, run_id: str) -> ProgressWindow | None:
+    """The window, if it is of this run and has something to tell."""
+    return window if window is not None and window.run_id == run_id and window.points else None
 
 
 def _beat_fact(seen: Seen, run: RunState, policy: Policy) -> Fact[BeatFact]:

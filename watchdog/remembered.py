@@ -1,4 +1,4 @@
-"""What only who watches can know: progress over time, jumps of the clocks, kills since, how fast disks fill.
+"""What only who watches can know: progress over time, what a run asked for, jumps of the clocks, kills since, Xids.
 
 Responsible for handing it from a supervisor to a diagnosis, as JSON over the control socket. Times are CLOCK_MONOTONIC,
 which both processes share. Refuses to believe an answer of another shape.
@@ -13,22 +13,28 @@ from typing import Any
 from msgspec.structs import replace
 
 from watchdog.contract import ContractError, decode_number
+from watchdog.core.devicefacts import XidFault
 from watchdog.core.fact import Fact, Known, value_of
-from watchdog.core.facts import Clocks, Disk, Driver, Facts, Jump, OomKills, Progress, ProgressPoint
+from watchdog.core.facts import BeatFact, Clocks, Device, Disk, Driver, Facts, Jump, OomKills, Progress, ProgressPoint
 from watchdog.render_facts import record_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Remembered:
-    """`disks`: by purpose, (monotonic s, free bytes) of earlier looks."""
+    """`disks`: by purpose, (monotonic s, free bytes) of earlier looks. `xid_faults`: by UUID, as NVML delivered them.
+
+    `beat`: as it was at `at_s`, with what the run asked for over sd_notify, of which no file tells.
+    """
 
     at_s: float
+    beat: BeatFact | None = None
     progress: Progress | None = None
     clocks: Clocks | None = None
     oom: OomKills | None = None
     driver_silent_s: float = 0.0
     driver_crashes: int = 0
     disks: Mapping[str, tuple[tuple[float, int], ...]] = dataclasses.field(default_factory=dict)
+    xid_faults: Mapping[str, tuple[XidFault, ...]] = dataclasses.field(default_factory=dict)
     blind_s: float = 0.0
 
 
@@ -38,12 +44,14 @@ def remember(facts: Facts) -> Remembered:
     driver = value_of(facts.driver)
     return Remembered(
         at_s=facts.at_s,
+        beat=value_of(facts.beat),
         progress=value_of(facts.progress),
         clocks=value_of(facts.clocks),
         oom=value_of(facts.oom),
         driver_silent_s=0.0 if driver is None else driver.silent_s,
         driver_crashes=0 if driver is None else driver.crashes,
         disks={disk.purpose: disk.earlier for disk in disks},
+        xid_faults={device.uuid: device.xid_faults for device in value_of(facts.devices) or () if device.xid_faults},
         blind_s=facts.blind_s,
     )
 
@@ -57,9 +65,10 @@ def to_record(remembered: Remembered) -> dict[str, Any]:
 def from_record(record: Any) -> Remembered:
     """From JSON. Raises ContractError."""
     try:
-        progress, clocks, oom = record["progress"], record["clocks"], record["oom"]
+        beat, progress, clocks, oom = record["beat"], record["progress"], record["clocks"], record["oom"]
         return Remembered(
             at_s=float(record["at_s"]),
+            beat=None if beat is None else BeatFact(**_numbers(beat, "age_s", "deadline_s")),
             progress=None if progress is None else _progress(progress),
             clocks=None if clocks is None else _clocks(clocks),
             oom=None if oom is None else OomKills(**oom),
@@ -68,6 +77,9 @@ def from_record(record: Any) -> Remembered:
             disks={
                 str(purpose): tuple((float(at_s), int(free)) for at_s, free in looks)
                 for purpose, looks in record["disks"].items()
+            },
+            xid_faults={
+                str(uuid): tuple(XidFault(**fault) for fault in faults) for uuid, faults in record["xid_faults"].items()
             },
             blind_s=float(record["blind_s"]),
         )
@@ -105,7 +117,26 @@ def with_memory(facts: Facts, remembered: Remembered) -> Facts:
         clocks = Known(remembered.clocks, remembered.at_s)
     if remembered.oom is not None and isinstance(oom, Known):
         oom = Known(remembered.oom, remembered.at_s)
-    return replace(facts, disks=tuple(disks), clocks=clocks, oom=oom, driver=_driver(facts.driver, remembered))
+    return replace(
+        facts,
+        disks=tuple(disks),
+        clocks=clocks,
+        oom=oom,
+        driver=_driver(facts.driver, remembered),
+        devices=_devices(facts.devices, remembered),
+    )
+
+
+def _devices(fact: Fact[tuple[Device, ...]], remembered: Remembered) -> Fact[tuple[Device, ...]]:
+    """NVML delivers an Xid to who waits for it at that moment: a diagnosis comes too late."""
+    if not isinstance(fact, Known) or not remembered.xid_faults:
+        return fact
+    faults = remembered.xid_faults
+    devices = (
+        replace(device, xid_faults=faults[device.uuid]) if device.uuid in faults and not device.xid_faults else device
+        for device in fact.value
+    )
+    return Known(tuple(devices), fact.at_s)
 
 
 def _driver(fact: Fact[Driver], remembered: Remembered) -> Fact[Driver]:

@@ -9,14 +9,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from watchdog.clock import Clock
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.processes import this_host
 from watchdog.collectors.run import read_exit, read_start
 from watchdog.contract import ContractError
-from watchdog.control import NoSupervisorError, request
+from watchdog.control import NoSupervisorError, request_and_pid
 from watchdog.core.fact import Absent, Fact, Known, Unknown
-from watchdog.core.facts import BeatFact, Facts, Progress
+from watchdog.core.facts import BeatFact, Facts, Progress, Supervisor
 from watchdog.core.identity import ProcessId
 from watchdog.core.runrecord import RunRecord
 from watchdog.errors import ControlError, StateError
@@ -33,8 +35,9 @@ def of_run(
     settings: Settings, folders: JobFolders, clock: Clock
 ) -> tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]:
     """(what puts the supervisor's memory into a snapshot, what is known of the run, the root of its process tree)."""
-    memory = _remembered(folders)
+    memory, supervisor = _remembered(folders)
     run, root = _run_of(settings, folders, clock, memory)
+    run = replace(run, supervisor=supervisor)
     return (lambda facts: facts if isinstance(memory, str) else with_memory(facts, memory)), run, root
 
 
@@ -57,6 +60,9 @@ def _run_of(
     beat = see_beat(run.beat, run_id=record.run_id, now=clock.monotonic, shim=root)
     progress = _progress(remembered, record.run_id)
     blind_s = 0.0 if isinstance(remembered, str) else remembered.blind_s
+    if isinstance(beat, Absent):  # of a run that beats by sd_notify its supervisor alone knows
+        told = None if isinstance(remembered, str) else _beat_told(remembered, record.run_id, clock.monotonic())
+        return OfRun(beat=told or beat, progress=progress, blind_s=blind_s), root
     if not isinstance(beat, Known):
         return OfRun(beat=beat, progress=progress, blind_s=blind_s), root
     value = beat.value.beat
@@ -71,6 +77,13 @@ def _run_of(
         alive=beat.value.alive or (False if _can_see(record) else None),
     )
     return OfRun(beat=Known(fact, beat.at_s), progress=progress, blind_s=blind_s), root
+
+
+def _beat_told(remembered: Remembered, run_id: str, now_s: float) -> Known[BeatFact] | None:
+    beat = remembered.beat
+    if beat is None or beat.run_id != run_id:
+        return None
+    return Known(replace(beat, age_s=beat.age_s + max(0.0, now_s - remembered.at_s)), now_s)
 
 
 def _can_see(record: RunRecord) -> bool:
@@ -97,12 +110,18 @@ def _progress(remembered: Remembered | str, run_id: str) -> Fact[Progress]:
     return Known(remembered.progress, remembered.at_s)
 
 
-def _remembered(folders: JobFolders) -> Remembered | str:
-    """What the living supervisor remembers, or why that is not to be had."""
+def _remembered(folders: JobFolders) -> tuple[Remembered | str, Supervisor | None]:
+    """What the living supervisor remembers, or why that is not to be had; and who it is."""
+    supervisor: Supervisor | None = None
     try:
-        answer = request(folders.socket, {"command": "facts"}, _ASK_S)
-        return from_record(answer.get("facts"))
+        answer, pid = request_and_pid(folders.socket, {"command": "facts"}, _ASK_S)
+        supervisor = None if pid == 0 else Supervisor(pid=pid)  # 0: it counts its processes elsewhere
+        return from_record(answer.get("facts")), supervisor
     except NoSupervisorError:
-        return "it has no supervisor that remembers; watchdog run adopts it"
-    except (ControlError, OSError, ContractError) as error:
-        return str(error)
+        nobody = Supervisor(pid=None, silence=f"nobody listens at {folders.socket}")
+        return "it has no supervisor that remembers; watchdog run adopts it", nobody
+    except ContractError as error:
+        return str(error), supervisor
+    except (ControlError, OSError) as error:
+        may_not_ask = isinstance(error.__cause__, PermissionError)  # another user's socket is no silence
+        return str(error), None if may_not_ask else Supervisor(pid=None, silence=str(error))

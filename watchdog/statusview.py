@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +154,7 @@ def _finding_view(finding: Finding, options: str) -> FindingView:
         severity=finding.severity.name.lower(),
         subject=finding.subject,
         reason=finding.reason,
-        next=next_step(finding.remedy, options),
+        next=next_step(finding, options),
     )
 
 
@@ -192,6 +193,8 @@ def _run_view(
     if beat is not None and pace is not None:
         pace.see(beat.beat)
     deadline = beat_deadline(run, beat, policy)[1] if policy is not None else None
+    if deadline is not None and not math.isfinite(deadline):
+        deadline = None  # it promised no more beats
     start = watch.start
     values = None if beat is None else beat.beat
     # Without beats, what the trainer prints is the only word there is.

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from tests.unit.checks.host import host
 from tests.unit.core.world import make_beat, make_policy, make_run
+from watchdog.checks import beat_stale
 from watchdog.collectors.run import RunWatch
+from watchdog.core.decide import decide
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import Progress
+from watchdog.core.findings import Severity
+from watchdog.core.limits import Limits
+from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, Seen, Shim
+from watchdog.core.state import State
 from watchdog.folders import RunFolder
 from watchdog.lookout import OfRun
 from watchdog.progressing import ProgressEyes
@@ -96,7 +104,8 @@ def steps(fact: Fact[Progress]) -> list[int | None]:
 
 
 def is_known(fact: Fact[Progress]) -> bool:
-    return isinstance(fact, Known)
+    """The first words are known; that anything was printed is known before."""
+    return isinstance(fact, Known) and bool(fact.value.points)
 
 
 @pytest.mark.parametrize("shim", [Shim.NONE, Shim.ENDED, Shim.NEVER, Shim.LOST])
@@ -214,3 +223,67 @@ def test_time_in_which_nobody_watched_is_no_silence_of_the_run(eyes: Eyes) -> No
     eyes.eyes.skip(500.0)
     progress = known(eyes.turn(beat=make_beat(1001.0, step=3), after_s=1.0).progress)
     assert progress.step_changed_s == 1501.0
+
+
+def notified(now_s: float, **changes: Any) -> Known[BeatSeen]:
+    """As collectors/notify.py has it: no step, ever."""
+    seen = make_beat(now_s, step=None).value
+    return Known(dataclasses.replace(seen, **changes), now_s)
+
+
+@pytest.mark.parametrize("silent_s", [59.0, 61.0, 121.0, 299.0, 301.0, 9000.0])
+@pytest.mark.parametrize(
+    "changes", [{}, {"extended_until_s": 1300.0}, {"extended_until_s": 1001.0}, {"promised": False}]
+)
+def test_the_checks_call_late_what_the_supervisor_calls_late(
+    eyes: Eyes, silent_s: float, changes: dict[str, Any]
+) -> None:
+    policy = make_policy(level=1)
+    eyes.clock.now_s = 1000.0 + silent_s
+    beat = notified(1000.0, **changes)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=1, launched_s=900.0, grace_from_s=900.0))
+    for _ in range(2):
+        eyes.clock.now_s += policy.period_s / 100
+        seen = Seen(now_s=eyes.clock.now_s, shim=Shim.ALIVE, leader_alive=True, beat=beat)
+        _, plan = decide(state, seen, policy)
+    fact = eyes.turn(beat=beat, after_s=0.0).beat
+    found = beat_stale.check(host(beat=fact), Limits())
+    assert (found.severity >= Severity.WARNING) is (plan.rule == "stale once"), (found, plan)
+
+
+def test_who_is_only_ready_is_still_read_and_beats_with_steps_end_that(eyes: Eyes) -> None:
+    ready: Fact[BeatSeen] = notified(1000.0, promised=False)
+    eyes.write("1-a", "iter 1: loss 3.0", "iter 2: loss 2.9")
+    deadline_s = time.monotonic() + 10
+    while not (isinstance(progress := eyes.turn(beat=ready).progress, Known) and steps(progress) == [1, 2]):
+        assert time.monotonic() < deadline_s, progress
+        time.sleep(0.005)
+    assert known(progress).source == "log (nanogpt)"
+    later = eyes.turn(beat=make_beat(eyes.clock.now_s, step=7)).progress
+    assert (steps(later), known(later).source) == ([None, 7], "beats")
+    again = eyes.turn(beat=make_beat(eyes.clock.now_s, step=None, phase="evaluate")).progress
+    assert known(again).source == "beats", "it told a step once"
+
+
+def test_the_history_of_steps_outlives_a_relaunch_that_prints_before_it_beats(eyes: Eyes) -> None:
+    for step in range(1, 60):
+        eyes.turn(beat=make_beat(eyes.clock.now_s + 2.0, step=step, seq=step))
+    before = known(eyes.turn(beat=make_beat(eyes.clock.now_s, step=60)).progress).typical_step_s
+    assert before is not None
+    eyes.turn(None)
+    eyes.write("2-b", "iter 1: loss 3.0")
+    eyes.until(is_known, "2-b")
+    after = known(eyes.turn("2-b", beat=make_beat(eyes.clock.now_s, step=61, run_id="2-b")).progress)
+    assert (after.source, after.typical_step_s) == ("beats", before)
+
+
+def test_of_a_run_that_tells_no_step_the_age_of_its_output_is_known(eyes: Eyes) -> None:
+    eyes.write("1-a", "epoch")
+    told = known(eyes.until(lambda fact: isinstance(fact, Known)))
+    assert (told.points, told.step_changed_s) == ((), None)
+    first_s = told.printed_s
+    assert first_s is not None
+    assert known(eyes.until(lambda fact: eyes.clock.now_s > first_s + 60)).printed_s == first_s
+    eyes.write("1-a", "more")
+    eyes.until(lambda fact: (known(fact).printed_s or 0.0) > first_s + 60)
+    assert eyes.eyes.newest is None

@@ -10,18 +10,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.checks.host import AT_S, disk, host, points, progress
+from tests.unit.checks.host import AT_S, UUID, beat, disk, gpu, host, points, progress
 from watchdog.contract import ContractError
+from watchdog.core.devicefacts import XidFault
 from watchdog.core.facts import Absent, Clocks, Jump, Known, OomKills, ProgressPoint, Unknown
 from watchdog.remembered import Remembered, from_record, remember, to_record, with_memory
 
 LOOKS = ((AT_S - 600.0, 90), (AT_S - 300.0, 80), (AT_S - 5.0, 70))
 CLOCKS = Clocks(boot_id="b" * 32, asleep_s=0.0, watched_s=9e4, jumps=(Jump(kind="step", at_s=AT_S - 9, seconds=-7.0),))
+XIDS = (XidFault(number=31, at_s=AT_S - 40.0, events=3),)
 OOM = OomKills(host=3, cgroup=None, cgroup_path="/a", since_host=1, watched_s=9e4)
 
 
 def watched(**changes: Any) -> Remembered:
-    facts = host(clocks=CLOCKS, oom=OOM, disks=(disk("state", earlier=LOOKS), disk("checkpoints")), blind_s=4.0)
+    disks = (disk("state", earlier=LOOKS), disk("checkpoints"))
+    facts = host(clocks=CLOCKS, oom=OOM, disks=disks, devices=(gpu(xid_faults=XIDS),), blind_s=4.0)
     return dataclasses.replace(remember(facts), **changes)
 
 
@@ -33,14 +36,22 @@ def test_what_is_remembered_survives_the_socket() -> None:
     before = watched()
     assert before.progress is not None
     assert before.disks == {"state": LOOKS, "checkpoints": ()}
+    assert before.xid_faults == {UUID: XIDS}
+    assert before.beat == beat()
     assert through_json(before) == before
     assert through_json(Remembered(at_s=1.0)) == Remembered(at_s=1.0)
 
 
 def test_what_is_not_known_is_not_remembered() -> None:
     unseen = Unknown("hangs")
-    facts = host(clocks=unseen, oom=unseen, progress=Absent(), disks=(Unknown("hangs"), disk("checkpoints")))
+    disks = (Unknown("hangs"), disk("checkpoints"))
+    facts = host(clocks=unseen, oom=unseen, progress=Absent(), beat=Absent(), devices=unseen, disks=disks)
     assert remember(facts) == Remembered(at_s=AT_S, disks={"checkpoints": ()})
+
+
+def test_a_run_that_promised_no_more_beats_survives() -> None:
+    again = through_json(watched(beat=beat(deadline_s=math.inf)))
+    assert again.beat == beat(deadline_s=math.inf)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -80,6 +91,8 @@ RECORD = to_record(watched())
         RECORD | {"clocks": {"boot_id": "b", "asleep_s": 0.0}},
         RECORD | {"oom": {"hosts": 1}},
         RECORD | {"oom": 3},
+        RECORD | {"beat": {"phase": "train"}},
+        RECORD | {"xid_faults": {UUID: [{"number": 31}]}},
         {name: value for name, value in RECORD.items() if name != "oom"},
     ],
     ids=lambda record: str(record)[-60:],
@@ -97,7 +110,9 @@ def test_a_single_look_gets_what_only_watching_can_tell() -> None:
     assert isinstance(state, Known)
     assert state.value == disk("state", earlier=LOOKS)
     assert checkpoints == host().disks[1]
-    changed = {"clocks": merged.clocks, "oom": merged.oom, "disks": merged.disks}
+    (device,) = merged.devices.value if isinstance(merged.devices, Known) else ()
+    assert device.xid_faults == XIDS
+    changed = {"clocks": merged.clocks, "oom": merged.oom, "disks": merged.disks, "devices": merged.devices}
     assert replace(host(), **changed) == merged, "nothing else was touched"
 
 
@@ -112,7 +127,7 @@ def test_looks_of_ones_own_come_after_the_supervisors() -> None:
 
 @pytest.mark.parametrize("fact", [Unknown("hangs"), Absent("not looked at")], ids=str)
 def test_what_cannot_be_seen_now_is_not_made_up_from_memory(fact: Any) -> None:
-    facts = host(clocks=fact, oom=fact, disks=(fact,))
+    facts = host(clocks=fact, oom=fact, disks=(fact,), devices=fact)
     assert with_memory(facts, watched()) == facts
 
 

@@ -3,12 +3,15 @@
 Proves: no step was finished and no phase was entered for longer than this phase was ever allowed to take: over the
 deadline a warning, over twice the deadline critical.
 
-Near misses: one look is no proof. A machine that slept or a container that was frozen shows an old beat for a moment
+Near misses: who asked for time (EXTEND_TIMEOUT_USEC) has it; who only said that it is ready promised no beat and is
+never late. One look is no proof. A machine that slept or a container that was frozen shows an old beat for a moment
 (the supervisor looks twice and restarts its grace); a long evaluation has a deadline of its own. A beat after the
 last step is as old as the run is finished.
 """
 
 from __future__ import annotations
+
+import math
 
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Absent, Facts, Unknown
@@ -39,12 +42,16 @@ def check(facts: Facts, limits: Limits) -> Finding:
     where = "" if beat.step is None else f", at step {beat.step:,}"
     if beat.target_step is not None and beat.step is not None:
         where += f" of {beat.target_step:,}"
+    allowed = "it promised no more beats"
+    if math.isfinite(beat.deadline_s):
+        allowed = f"this phase is allowed {duration(beat.deadline_s)}"
+    if beat.phase == "finished":
+        allowed = "the run said that it was finished"
     return Finding(
         check=NAME,
         severity=severity,
         subject="beat",
-        reason=f"last beat {duration(beat.age_s)} ago in phase {beat.phase}{where}; "
-        f"this phase is allowed {duration(beat.deadline_s)}",
+        reason=f"last beat {duration(beat.age_s)} ago in phase {beat.phase}{where}; {allowed}",
         evidence=(f"run {beat.run_id}, pid {beat.pid}",),
         remedy=Remedy.NONE if severity is Severity.OK else Remedy.WAIT,
     )

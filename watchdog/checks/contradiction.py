@@ -8,28 +8,40 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
+import math
 from collections.abc import Callable
 
 from watchdog.checks.figures import duration
 from watchdog.checks.owners import comparable, lost, may_use, of_run, owners, used_by_others
 from watchdog.core.facts import (
-    Absent,
     Device,
+    DeviceProcess,
     DeviceSample,
     Facts,
     Known,
     Progress,
+    Unknown,
     value_of,
 )
 from watchdog.core.limits import Limits
+from watchdog.core.progress import changed_s, still_since
 
 PATIENCE_S = 15.0  # a step younger than this, or than PATIENCE_STEPS of its kind, advances
 PATIENCE_STEPS = 3
+_CADENCE = 20  # words of the run, to tell how often it speaks
+# What a contradiction is made of. A reading that stands as it was read before proves nothing a second time.
+OF_POWER = ("utilization_percent", "power_watts")
+OF_MEMORY = (*OF_POWER, "memory_used_bytes")
 
 
 # --- samples --------------------------------------------------------------------------------------------------
 def contradictory(sample: DeviceSample, device: Device, limits: Limits) -> bool:
-    """Busy all the time for a power at which no load runs. A reading that is not known proves nothing."""
+    """Busy all the time for a power at which no load runs. A reading that is not known proves nothing.
+
+    Without a power limit (laptops) it is never so: 35 W are a ghost on one card and a small model's training on the
+    next, and no other figure says which.
+    """
     if value_of(device.mig):
         return False  # utilization means nothing then (dcgm-exporter#216)
     busy, power = value_of(sample.utilization_percent), value_of(sample.power_watts)
@@ -48,15 +60,32 @@ def fills(sample: DeviceSample, device: Device, fraction: float) -> bool:
     return used is not None and total is not None and used >= fraction * total
 
 
-def looks_wanted(device: Device, looks: int, suspicious: Callable[[DeviceSample], bool]) -> int | None:
-    """0: all of the last `looks` samples are suspicious; more: all there are, and so many are missing; None: not so."""
-    window = device.recent[-looks:]
-    return looks - len(window) if window and all(suspicious(sample) for sample in window) else None
+def looks_wanted(
+    device: Device, looks: int, suspicious: Callable[[DeviceSample], bool], readings: tuple[str, ...] = ()
+) -> int | None:
+    """0: all of the last `looks` samples are suspicious; more: all there are, and so many are missing; None: not so.
+
+    With the names of the `readings` that are looked at, samples that repeat an older reading count as one.
+    """
+    moments: set[float] = set()
+    for sample in reversed(device.recent):
+        if len(moments) == looks:
+            break
+        if not suspicious(sample):
+            return None
+        moments.add(read_s(sample, readings))
+    return looks - len(moments) if moments else None
+
+
+def read_s(sample: DeviceSample, readings: tuple[str, ...]) -> float:
+    """When the oldest of these readings was read."""
+    facts = (getattr(sample, name) for name in readings)
+    return min((fact.at_s for fact in facts if isinstance(fact, Known)), default=sample.at_s)
 
 
 def contradiction(device: Device, limits: Limits) -> int | None:
     """As `looks_wanted`, for the contradiction alone."""
-    return looks_wanted(device, limits.looks, lambda sample: contradictory(sample, device, limits))
+    return looks_wanted(device, limits.looks, lambda sample: contradictory(sample, device, limits), OF_POWER)
 
 
 def figures(device: Device, limits: Limits) -> str:
@@ -107,21 +136,21 @@ def pace_of(facts: Facts, limits: Limits, device: Device | None = None) -> Pace:
 def _pace(facts: Facts, limits: Limits) -> Pace:
     """Answered from progress, else from the beat; a freeze of us all is not held against a run."""
     progress, processes = value_of(facts.progress), value_of(facts.processes)
-    usual_s = 0.0 if progress is None else max(progress.typical_step_s or 0.0, progress.recent_step_s or 0.0)
+    usual_s = 0.0 if progress is None else _usual_s(progress)
     patience_s = max(PATIENCE_STEPS * usual_s, PATIENCE_S)
-    # One step alone is no change: who has just begun to look sees it "change" at that moment.
-    watched = progress is not None and len({point.step for point in progress.points} - {None}) > 1
+    # One word alone is no change: who has just begun to look sees it "change" at that moment.
+    moved_s = None if progress is None else changed_s(progress)
     words = "" if progress is None else _last_step(progress, facts.at_s)
-    changed_s = None if progress is None else progress.step_changed_s
-    if watched and changed_s is not None and facts.at_s - changed_s <= patience_s:
-        return Pace(steps=Steps.ADVANCE, words=words)
+    by_log = progress is not None and progress.source != "beats"
+    if moved_s is not None and facts.at_s - moved_s <= patience_s:
+        return Pace(steps=Steps.ADVANCE, words=words, beats=not by_log)
     beat = facts.beat
     alive = isinstance(beat, Known) and beat.value.alive is not False
     if not (processes is not None and processes.run) and not alive:
         if processes is None and not isinstance(beat, Known):
             return Pace(steps=Steps.UNSEEN, words="whether a run is alive cannot be seen")
         return Pace(steps=Steps.NO_RUN, words="no run of this job is alive")
-    if isinstance(beat, Known):
+    if isinstance(beat, Known) and math.isfinite(beat.value.deadline_s):
         heard_s = beat.at_s - beat.value.age_s
         late_s = heard_s + beat.value.deadline_s + _frozen_s(facts, heard_s)
         words = words or f"run {beat.value.run_id}: last beat {duration(beat.value.age_s)} ago"
@@ -132,16 +161,19 @@ def _pace(facts: Facts, limits: Limits) -> Pace:
             return Pace(steps=Steps.STOPPED, words=words, since_s=late_s)
         if beat.value.phase != "train":
             return Pace(steps=Steps.PHASE if beat.value.alive is not False else Steps.LATE, words=words)
-        still_s = _still_since(progress)
+        still_s = None if progress is None or by_log else _still_in_sight(progress)
         if still_s is not None:
             allowed_s = limits.steps_frozen_factor * max(limits.train_deadline_s, beat.value.deadline_s)
             end_s = still_s + max(allowed_s, PATIENCE_STEPS * usual_s) + _frozen_s(facts, still_s)
             if facts.at_s > end_s:
                 return Pace(steps=Steps.STOPPED, words=words, since_s=end_s)
-        if not watched and beat.value.age_s <= patience_s:
+        if beat.value.step is None and (progress is None or progress.step_changed_s is None):
+            return Pace(steps=Steps.UNSEEN, words=words)
+        if moved_s is None and beat.value.age_s <= patience_s:
             return Pace(steps=Steps.PHASE, words=words)
-        return Pace(steps=Steps.LATE, words=words)
-    if progress is None or not isinstance(beat, Absent):
+        return Pace(steps=Steps.LATE, words=words, beats=not by_log)
+    if progress is None or isinstance(beat, Unknown) or not by_log:
+        # Beats that are not in facts.beat went to the supervisor alone (sd_notify), and so did what they promised.
         return Pace(steps=Steps.UNSEEN, words="the run says nothing of its steps", beats=False)
     spoke_s = max((s for s in (progress.step_changed_s, progress.heard_s) if s is not None), default=None)
     if spoke_s is None:
@@ -151,24 +183,24 @@ def _pace(facts: Facts, limits: Limits) -> Pace:
     return Pace(steps=Steps.STOPPED if facts.at_s > end_s else Steps.LATE, words=words, since_s=end_s, beats=False)
 
 
+def _usual_s(progress: Progress) -> float:
+    """What a step takes, or what lies between two words of it: a log may tell each hundredth step only."""
+    told = [point.at_s for point in progress.points[-_CADENCE:] if point.step is not None]
+    gaps = sorted(later - earlier for earlier, later in itertools.pairwise(told))
+    cadence_s = gaps[len(gaps) // 2] if gaps else 0.0
+    return max(progress.typical_step_s or 0.0, progress.recent_step_s or 0.0, cadence_s)
+
+
 def _last_step(progress: Progress, at_s: float) -> str:
     step = next((point.step for point in reversed(progress.points) if point.step is not None), None)
-    said = f"run {progress.run_id}: " + ("no step told" if step is None else f"step {step:,}")
-    return said if progress.step_changed_s is None else f"{said} since {duration(at_s - progress.step_changed_s)}"
+    said = f"run {progress.run_id}: " + ("no step told" if step is None else f"at step {step:,}")
+    return said if progress.step_changed_s is None else f"{said} for {duration(at_s - progress.step_changed_s)}"
 
 
-def _still_since(progress: Progress | None) -> float | None:
-    """Since when beats of phase train repeat one step and nothing else changes in them; None where that is not so."""
-    if progress is None or progress.source != "beats" or progress.step_changed_s is None or not progress.points:
-        return None
-    since_s = progress.points[-1].at_s
-    for point in reversed(progress.points):  # an evaluation before this stretch of train is not held against it
-        if point.phase != "train":
-            break
-        since_s = point.at_s
-    since_s = max(since_s, progress.step_changed_s)
-    said = {(point.step, point.tokens, point.loss) for point in progress.points if point.at_s >= since_s}
-    return since_s if len(said) <= 1 else None  # micro-batches repeat the step, with other tokens
+def _still_in_sight(progress: Progress) -> float | None:
+    """As core/progress.py has it; what lies before the words that are kept may have been an evaluation."""
+    since_s = still_since(progress)
+    return None if since_s is None or not progress.points else max(since_s, progress.points[0].at_s)
 
 
 def _frozen_s(facts: Facts, since_s: float) -> float:
@@ -181,9 +213,10 @@ def _frozen_s(facts: Facts, since_s: float) -> float:
 # --- the two faults that a contradiction can be ------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ghost:
-    """`looks_wanted` 0: proven. `certain`: nothing out of our sight can be the owner. `of_run`: a run of ours is alive.
+    """`looks_wanted` 0: proven. `certain`: what is busy there is a ghost, or our own run that stands still.
 
-    `dead`: the context outlived its process; else our own process lives and hangs on the device.
+    `of_run`: a run of ours is alive. `dead`: the context outlived its process; else our own process lives and hangs on
+    the device.
     """
 
     looks_wanted: int
@@ -203,6 +236,7 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
         device,
         limits.looks,
         lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.ghost_memory_fraction),
+        OF_MEMORY,
     )
     if wanted is None:
         return None
@@ -210,16 +244,15 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     if pace.steps not in (Steps.NO_RUN, Steps.STOPPED) or used_by_others(device, facts, limits):
         return None
     dead = [each for each in lost(device, limits, processes) if each.kind == "compute"]  # WSLg's Xwayland is graphics
-    # On WSL only the guest's own processes compute under a number. `hidepid` hides some of them.
-    seen = comparable(facts) or (isinstance(facts.wsl, Known) and processes.initial_namespace is not None)
-    dead_for_sure = bool(dead) and seen
+    dead_for_sure = bool(dead) and (comparable(facts) or _was_ours(dead, facts))
     if dead:
-        wanted = max(wanted, limits.lost_pid_looks - len(device.recent))
+        wanted = max(wanted, limits.lost_pid_looks - len({read_s(each, ("processes",)) for each in device.recent}))
     evidence = f"held by pid {', '.join(str(each.pid) for each in dead)}, which is not in /proc"
     window = device.recent[-limits.looks :]
     if pace.steps is Steps.STOPPED:
         # The contradiction must have been seen while nothing advanced: what was sampled before proves nothing.
-        wanted = max(wanted, limits.looks - sum(sample.at_s >= pace.since_s for sample in window))
+        moments = {read_s(sample, OF_MEMORY) for sample in device.recent}
+        wanted = max(wanted, limits.looks - sum(at_s >= pace.since_s for at_s in moments))
         if not pace.beats and not (dead and comparable(facts)):
             return None  # a log does not tell an evaluation from a hang
         mine = of_run(device, facts, processes)
@@ -227,6 +260,8 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
             return None
         # In a container our own run has another number in NVML: not to be found in /proc is not to be dead.
         said = evidence if dead_for_sure else f"held by pid {mine} of the run, which lives"
+        if dead and not dead_for_sure:
+            said += f"; {evidence.removeprefix('held by ')}, is listed"
         return Ghost(looks_wanted=wanted, certain=True, of_run=True, dead=dead_for_sure, evidence=said, pace=pace)
     if dead:
         certain = dead_for_sure
@@ -237,6 +272,14 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     return Ghost(looks_wanted=wanted, certain=certain, of_run=False, dead=True, evidence=evidence, pace=pace)
 
 
+def _was_ours(dead: list[DeviceProcess], facts: Facts) -> bool:
+    """On WSL: one of them has the number of the process of our run that beat last, and is known to be gone."""
+    beat = value_of(facts.beat)
+    if beat is None or beat.alive is not False or not isinstance(facts.wsl, Known):
+        return False
+    return any(each.pid == beat.pid for each in dead)
+
+
 def paging(device: Device, facts: Facts, limits: Limits) -> int | None:
     """Windows moves device memory to host memory: full, contradictory, and steps advance. As `looks_wanted`."""
     if not isinstance(facts.wsl, Known) or pace_of(facts, limits).steps is not Steps.ADVANCE:
@@ -245,4 +288,5 @@ def paging(device: Device, facts: Facts, limits: Limits) -> int | None:
         device,
         limits.looks,
         lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.paging_memory_fraction),
+        OF_MEMORY,
     )

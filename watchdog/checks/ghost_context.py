@@ -9,8 +9,9 @@ Near misses: a lost pid alone (WSLg's Xwayland, other containers) or one that en
 kernels or an idle collective at 96 % and 20 W while steps advance; an evaluation, a compilation or a save within its
 deadline; a run that was frozen with us; busy with no memory and no process, after a kill on Blackwell; a living process
 of somebody else; a hang at 0 % utilization, which is beat-stale's. Where the owner may be out of sight (another
-container, the Windows side, users whom hidepid hides) it is a warning. A log knows no phases: without beats a run is
-stopped for a dead pid only.
+container, another distribution or the Windows side of WSL, users whom hidepid hides) it is a warning; without a run it
+is critical on WSL only for the pid of our run's last beat. A log knows no phases: without beats a run is stopped for a
+dead pid only. Of a device that tells no power limit (many laptops) a ghost cannot be told from a small model.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from watchdog.checks.contradiction import Ghost, contradiction, figures, ghost
 from watchdog.checks.figures import size
 from watchdog.checks.owners import judged, may_be_windows
-from watchdog.core.facts import Device, Facts, Known, value_of
+from watchdog.core.facts import Device, Facts, Known, Probe, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
 
@@ -36,7 +37,7 @@ LIMITS = (
     "compute_floor_tflops",
 )
 WORST = Severity.CRITICAL
-REMEDIES = (Remedy.RELAUNCH, Remedy.WSL_SHUTDOWN, Remedy.REBOOT, Remedy.RESET_DEVICE, Remedy.PROBE)
+REMEDIES = (Remedy.RELAUNCH, Remedy.WSL_SHUTDOWN, Remedy.REBOOT, Remedy.RESET_DEVICE, Remedy.LOOK)
 
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
@@ -58,34 +59,37 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
         return fine(NAME, device.label, f"{said}; {memory}", device=device.uuid)
     if seen.looks_wanted:
         return unsure(NAME, device.label, f"{said}; {memory}", seen.looks_wanted, seen.evidence, device=device.uuid)
+    windows = may_be_windows(device, facts, limits)
     return Finding(
         check=NAME,
         severity=Severity.CRITICAL if seen.certain else Severity.WARNING,
         subject=device.label,
         reason=f"{said}; {memory}; {seen.evidence}",
         evidence=(*_probe(device, facts, limits), seen.pace.words),
-        cause=_cause(seen, may_be_windows(device, facts, limits)),
-        remedy=_remedy(seen, facts),
+        cause=_cause(seen, wsl=isinstance(facts.wsl, Known), windows=windows),
+        remedy=_remedy(seen, facts, windows=windows),
         device=device.uuid,
     )
 
 
-def _cause(seen: Ghost, windows: bool) -> str:
+def _cause(seen: Ghost, *, wsl: bool, windows: bool) -> str:
     if not seen.dead:
         return "what the run started on the device does not end: a hung kernel or collective, or a broken CUDA context"
     if seen.certain:
         return "a CUDA context outlived its process"
     beside = "a program of Windows" if windows else "something out of our sight"
+    if wsl and not windows:
+        beside = "another distribution or a program of Windows"
     return f"a CUDA context outlived its process, or {beside} uses the device"
 
 
-def _remedy(seen: Ghost, facts: Facts) -> Remedy:
+def _remedy(seen: Ghost, facts: Facts, *, windows: bool) -> Remedy:
     if seen.of_run:
         return Remedy.RELAUNCH
-    if not seen.certain:
-        return Remedy.PROBE
     if isinstance(facts.wsl, Known):
-        return Remedy.WSL_SHUTDOWN
+        return Remedy.WSL_SHUTDOWN if seen.certain or not windows else Remedy.LOOK
+    if not seen.certain:  # core/probing.py measures nothing beside what may be somebody's
+        return Remedy.LOOK
     processes = value_of(facts.processes)
     # A reboot would end the run that trains on another device.
     return Remedy.RESET_DEVICE if processes is not None and processes.run else Remedy.REBOOT
@@ -98,7 +102,7 @@ def _memory(device: Device) -> str:
 
 def _probe(device: Device, facts: Facts, limits: Limits) -> tuple[str, ...]:
     for probe in value_of(facts.probe) or ():
-        if probe.device == device.uuid:
+        if isinstance(probe, Probe) and probe.device == device.uuid:
             own = "" if probe.baseline_tflops is None else f", this card's own baseline {probe.baseline_tflops:.1f}"
             return (f"probe {probe.tflops:.2f} TFLOP/s (floor {limits.compute_floor_tflops:.1f}{own})",)
     return ()

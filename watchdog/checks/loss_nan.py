@@ -49,7 +49,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         check=NAME,
         severity=Severity.CRITICAL if row >= _IN_A_ROW else Severity.WARNING,
         subject="loss",
-        reason=f"{newest}{where}, {row} {'step' if row == 1 else 'steps'} in a row",
+        reason=f"{newest}{where}" + (f", {row} steps in a row" if row > 1 else ""),
         evidence=(f"run {facts.progress.value.run_id}",),
         cause="the numbers ran over: the learning rate, the data, or half precision without a scaler",
         remedy=Remedy.LOOK_AT_TRAINING,

@@ -1,22 +1,23 @@
 """The run speaks, trains by its own word, and its step does not move.
 
-Proves: the run was heard within the time that a step may take, in phase train all along, while its step stayed the
-same for a multiple of that time and for twenty of its own typical steps: it fakes being alive. Critical only by
-beats, and only where every word since the step last moved was one of training.
+Proves: the run was heard within the time that a step may take, in phase train all along, while step, tokens and loss
+stayed the same for a multiple of that time and for twenty of its own typical steps: it fakes being alive. Critical only
+by beats, and only where every word since the last change was one of training.
 
-Near misses: evaluating, compiling, saving, loading take no step, and their time does not count. A log tells no phase,
-so that by a log it is a warning; so it is where older words are not kept. A run that is silent is beat-stale's. After
-a sleep or a freeze of the machine the time begins anew.
+Near misses: evaluating, compiling, saving, loading take no step, and their time does not count; the micro-batches of a
+long step repeat its number, with other tokens. A log tells no phase, so that by a log it is a warning; so it is where
+older words are not kept. A run that is silent is beat-stale's. After a sleep or a freeze of the machine the time begins
+anew. Of a run that tells no step only the age of its last output is said: silence proves nothing of who may print once
+an hour.
 """
 
 from __future__ import annotations
-
-import itertools
 
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Clocks, Facts, Known, Progress, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.limits import Limits
+from watchdog.core.progress import still_since
 
 NAME = "steps-frozen"
 NEEDS = ("progress", "clocks")
@@ -35,7 +36,10 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         return ()
     progress = facts.progress.value
     newest = progress.points[-1] if progress.points else None
-    if newest is None or newest.step is None or progress.step_changed_s is None or progress.heard_s is None:
+    if newest is None or newest.step is None:
+        return _stepless(progress, facts.at_s)
+    still_s = still_since(progress)
+    if still_s is None or progress.heard_s is None:
         return ()
     if facts.at_s - progress.heard_s > limits.train_deadline_s:
         return ()
@@ -44,7 +48,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     allowed_s = limits.steps_frozen_factor * limits.train_deadline_s
     if progress.typical_step_s is not None:
         allowed_s = max(allowed_s, _TYPICAL_STEPS * progress.typical_step_s)
-    since_s = max(progress.step_changed_s, _training_since(progress), _awake_since(facts))
+    since_s = max(still_s, _awake_since(facts))
     frozen_s = facts.at_s - since_s
     reason = f"at step {newest.step:,} for {duration(frozen_s)}, heard {duration(facts.at_s - progress.heard_s)} ago"
     if frozen_s <= allowed_s:
@@ -65,13 +69,11 @@ def _trains(progress: Progress) -> tuple[str | None, ...]:
     return _TRAINS[:1] if progress.source == "beats" else _TRAINS
 
 
-def _training_since(progress: Progress) -> float:
-    """The first word of training after the last word of another phase; the very beginning when there was no other."""
-    since = float("-inf")
-    for point, following in itertools.pairwise(progress.points):
-        if point.phase not in _trains(progress):
-            since = following.at_s
-    return since
+def _stepless(progress: Progress, at_s: float) -> Finding:
+    said = f"run {progress.run_id} says nothing of its steps"
+    if progress.printed_s is not None:
+        said += f"; its last output was {duration(at_s - progress.printed_s)} ago"
+    return fine(NAME, "steps", said)
 
 
 def _awake_since(facts: Facts) -> float:

@@ -38,7 +38,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         check=NAME,
         severity=Severity.WARNING,
         subject="throughput",
-        reason=f"{reason}: below {limits.throughput_fraction:.0%} of its pace",
+        reason=f"{reason}: below {limits.throughput_fraction * 100:g} % of its pace",
         evidence=(f"run {progress.run_id}, by its {progress.source}",),
         cause="a device that is held back or shared, slow data, or memory that is paged",
         remedy=Remedy.LOOK,

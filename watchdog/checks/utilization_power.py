@@ -1,13 +1,15 @@
 """A device says that it is busy all the time, at a power at which no load runs.
 
 Proves: every one of the last `looks` samples has utilization of `busy_percent` or more at less than
-`contradiction_power_fraction` of the power limit, and no steps are seen to advance. Never more than a warning:
-utilization is the share of time in which any kernel ran, however small.
+`contradiction_power_fraction` of the power limit, while no run of this job uses the device, or one whose steps are
+told is late with them. Never more than a warning: utilization is the share of time in which any kernel ran, however
+small.
 
-Near misses: small kernels and an idle collective, while steps advance; a phase without steps, such as an evaluation;
-encoder or decoder work; MIG, where utilization means nothing; a living process of somebody else, whose steps nobody
-sees; under WSL, without a run of ours, a game of Windows at 96 % and 70 W. What ghost-context or sysmem-paging tells
-is not told here again.
+Near misses: small kernels and an idle collective, while steps advance; a small model whose steps are not seen, or are
+told by a log, which knows no evaluation; a phase without steps; encoder or decoder work; MIG, where utilization means
+nothing; a device that tells no power limit (many laptops), where no figure says how little power is too little; a
+living process of somebody else; under WSL, without a run of ours, a game of Windows at 96 % and 70 W. What
+ghost-context or sysmem-paging tells is not told here again.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from watchdog.checks.contradiction import (
     paging,
 )
 from watchdog.checks.owners import judged, may_be_windows, used_by_others
-from watchdog.core.facts import Device, Facts
+from watchdog.core.facts import Absent, Device, Facts, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
 
@@ -41,7 +43,7 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
 def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
     said = figures(device, limits)
     if not said:
-        return None
+        return _limitless(device)
     wanted = contradiction(device, limits)
     if wanted is None:
         return fine(NAME, device.label, said, device=device.uuid)
@@ -51,6 +53,13 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
     if pace.steps in (Steps.ADVANCE, Steps.PHASE):
         note = "steps advance: small kernels, or paging" if pace.steps is Steps.ADVANCE else "no steps in this phase"
         return fine(NAME, device.label, f"{said}; {note}", pace.words, device=device.uuid)
+    if pace.steps is Steps.UNSEEN:
+        if any(isinstance(fact, Unknown) for fact in (facts.beat, facts.progress, facts.processes)):
+            return None  # told by beat-stale, steps-frozen and run-stuck
+        note = "steps are not seen, and small kernels look the same"
+        return fine(NAME, device.label, f"{said}; {note}", pace.words, device=device.uuid)
+    if pace.steps is Steps.LATE and not pace.beats:
+        return fine(NAME, device.label, f"{said}; a log does not tell an evaluation", pace.words, device=device.uuid)
     if used_by_others(device, facts, limits):
         return fine(NAME, device.label, f"{said}; a process of somebody else uses it", device=device.uuid)
     if pace.steps is Steps.NO_RUN and may_be_windows(device, facts, limits):
@@ -67,3 +76,12 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
         remedy=Remedy.PROBE,
         device=device.uuid,
     )
+
+
+def _limitless(device: Device) -> Finding | None:
+    """Said where it is shown, so that nobody takes silence for a proof."""
+    busy, power = value_of(device.now.utilization_percent), value_of(device.now.power_watts)
+    if not isinstance(device.power_limit_watts, Absent) or busy is None or power is None:
+        return None
+    note = "no power limit is told: whether that is too little cannot be said"
+    return fine(NAME, device.label, f"{busy} % utilization at {power:.0f} W; {note}", device=device.uuid)

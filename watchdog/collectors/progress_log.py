@@ -2,8 +2,8 @@
 
 Responsible for what was appended since the last look: bounded (1 MiB a look; of more, the newest), past a front that
 was punched out, anew when the file was replaced or cut short, split at line feeds and at the carriage returns of
-progress bars, whatever the bytes are. A person's own expression is searched for by a disposable child: it can take
-hours for one line, and `re` lets no other thread of its process run meanwhile.
+progress bars, whatever the bytes are; and for when anything was printed at all. A person's own expression is searched
+for by a disposable child: it can take hours for one line, and `re` lets no other thread of its process run meanwhile.
 Refuses to understand a line (classify/progress_lines.py) and to write to the log or keep its text: only numbers leave.
 
 Known limits: all points of one look carry the time of that look. A line is read when it is complete; a bar already
@@ -103,6 +103,9 @@ class ProgressLog:
             self._own = _OwnSearch(pattern, clock or SystemClock())
         self._undecided: deque[str] = deque(maxlen=_UNDECIDED_LINES)
         self._file: tuple[int, int] | None = None
+        self._clock = clock or SystemClock()
+        self._written: tuple[int, int] | None = None  # inode and size at the last look
+        self.printed_s: float | None = None  # when anything was printed, CLOCK_MONOTONIC; None: nothing yet
         self._begin()
 
     def _begin(self) -> None:
@@ -128,7 +131,7 @@ class ProgressLog:
         if self.given_up:
             return ()
         try:
-            content = self._appended()
+            content = self._appended(now_s)
         except FileNotFoundError:
             return ()
         *lines, self._partial = _ENDS.split(self._partial + content)
@@ -145,9 +148,10 @@ class ProgressLog:
         points = (self._point(word, now_s) for word in self._words(texts))
         return tuple(point for point in points if point is not None)
 
-    def _appended(self) -> bytes:
+    def _appended(self, now_s: float) -> bytes:
         with open_regular(self._path) as file:
             status = os.fstat(file.fileno())
+            self._note(status, now_s)
             identity = (status.st_dev, status.st_ino)
             if identity != self._file or status.st_size < self._offset:
                 self._begin()
@@ -159,6 +163,19 @@ class ProgressLog:
             content = file.read(_LOOK_BYTES)
             self._offset = start + len(content)
         return content.replace(b"\0", b"")
+
+    def _note(self, status: os.stat_result, now_s: float) -> None:
+        """What was written before we looked is dated by the wall clock, what comes later by our own looks.
+
+        A file that is longer was written to; its time of change also moves when its front is punched out.
+        """
+        written = (status.st_ino, status.st_size)
+        if written == self._written:
+            return
+        first, self._written = self._written is None, written
+        if status.st_size or not first:
+            age_s = max(0.0, self._clock.wall() - status.st_mtime) if first else 0.0
+            self.printed_s = now_s - age_s
 
     def _words(self, texts: list[str]) -> list[ProgressWord]:
         if self._own is not None:

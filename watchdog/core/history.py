@@ -40,6 +40,7 @@ class History:
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
     steps_repeated: int = 0
     hold: str | None = None
+    left: str | None = None  # why the last supervisor left a job that is not finished, if it said so
     last_error: str | None = None
     finished: Mapping[str, Any] | None = None
     known: tuple[Known, ...] = ()
@@ -85,6 +86,7 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
     )
 
 
+_OF_THE_HOST = ("finding", "finding_over")  # no decision about the job
 _NO_FAILURE = ("finished", "drained", "stopped")  # as in causes.py, whose words these are
 
 
@@ -139,7 +141,9 @@ def can_fold(event: Event) -> bool:
 
 def _after(history: History, event: Event) -> History:
     data = event.data
-    changes: dict[str, Any] = {"last_sentence": event.sentence, "last_wall_s": event.wall_s}
+    changes: dict[str, Any] = {"last_wall_s": event.wall_s}
+    if event.kind not in _OF_THE_HOST:
+        changes["last_sentence"] = event.sentence
     match event.kind:
         case "run_launching":
             changes |= {
@@ -177,6 +181,10 @@ def _after(history: History, event: Event) -> History:
             changes["refused_runs"] = history.refused_runs | {str(data["run_id"])}
         case "hold":
             changes["hold"] = str(data["reason"])
+        case "supervisor_started":
+            changes["left"] = None
+        case "supervisor_leaving":
+            changes["left"] = event.sentence
         case "lifted":
             changes |= {"hold": None, "failures": 0, "unweighed": None}
             changes["cleared"] = str(history.open_run["run_id"]) if history.open_run is not None else None

@@ -1,7 +1,7 @@
 """The run's progress over time: what it said last, and how long a step takes. Arithmetic on numbers passed in.
 
-Responsible for the window of points and for two medians of seconds a step: over this job's history, and over the last
-few. Refuses to read a clock and to judge: a check compares the two.
+Responsible for the window of points, for two medians of seconds a step (over this job's history, and over the last
+few), and for the one answer to when a run said something new. Refuses to read a clock and to judge.
 
 A step is timed from the look that first saw one number to the look that first saw a later one, in training only: what
 lies between a step and the next one across an evaluation, a save, a gap or a step back is no step's time. The first
@@ -109,8 +109,8 @@ def skip(window: ProgressWindow, *, seconds: float, now_s: float) -> ProgressWin
     )
 
 
-def fact(window: ProgressWindow) -> Progress:
-    """The window as a fact."""
+def fact(window: ProgressWindow, *, printed_s: float | None = None) -> Progress:
+    """The window as a fact; when anything was printed last is said only where no step is told."""
     return Progress(
         run_id=window.run_id,
         source=window.source,
@@ -119,6 +119,52 @@ def fact(window: ProgressWindow) -> Progress:
         heard_s=window.heard_s,
         typical_step_s=statistics.median(window.history) if len(window.history) >= _HISTORY_LEAST else None,
         recent_step_s=statistics.median(window.recent) if len(window.recent) >= _RECENT_LEAST else None,
+        printed_s=printed_s if window.step_changed_s is None else None,
+    )
+
+
+def changed_s(progress: Progress) -> float | None:
+    """When step, tokens or loss last changed; None where no change was seen, or no step was told.
+
+    A step of many micro-batches repeats its number, with other tokens.
+    """
+    since_s, changed = _alike_since(progress)
+    return since_s if changed else None
+
+
+def still_since(progress: Progress) -> float | None:
+    """Since when the run says the same of step, tokens and loss in training; None where no step was told.
+
+    It did other things before that: an evaluation is not held against the training after it. By a log, which tells no
+    phase, all is training.
+    """
+    since_s, _ = _alike_since(progress, training=True)
+    return since_s
+
+
+def _alike_since(progress: Progress, *, training: bool = False) -> tuple[float | None, bool]:
+    """(the first word of the newest ones that say the same, whether there was another before it), newest to oldest."""
+    step_s, points = progress.step_changed_s, progress.points
+    newest = next((point for point in reversed(points) if point.step is not None), None)
+    if step_s is None or newest is None:
+        return step_s, False
+    since_s = points[-1].at_s
+    for point in reversed(points):
+        if training and point.phase != "train" and (progress.source == "beats" or point.phase is not None):
+            return max(since_s, step_s), True
+        if point.step is not None and point.step != newest.step:
+            return step_s, True
+        if point.step is not None and not _repeats(point, newest):
+            return max(since_s, step_s), True
+        since_s = point.at_s
+    return step_s, False
+
+
+def _repeats(one: ProgressPoint, other: ProgressPoint) -> bool:
+    """Of one step they tell the same; what one of them does not tell is no difference."""
+    return all(
+        mine is None or theirs is None or _equal(mine, theirs)
+        for mine, theirs in ((one.tokens, other.tokens), (one.loss, other.loss))
     )
 
 

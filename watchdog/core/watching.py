@@ -6,6 +6,7 @@ Unknown is never a reason to stop it; a beat that cannot be believed is no beat 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from watchdog.core.acknowledging import acknowledged, wrong_restore
 from watchdog.core.causes import Cause
@@ -69,10 +70,16 @@ def _asked(what: str, run: RunState) -> str:
 
 
 def beat_deadline(run: RunState, beat: BeatSeen | None, policy: Policy) -> tuple[float, float]:
-    """(the moment since which nothing was heard, what that may last) on the monotonic clock."""
+    """(the moment since which nothing was heard, what that may last) on the monotonic clock.
+
+    What the run asked for counts; infinite where it promised no more beats.
+    """
     if beat is None:
         return max(run.launched_s, run.grace_from_s), policy.deadlines_s["start"]
-    return max(beat.beat.monotonic_s, run.grace_from_s), policy.deadlines_s[beat.beat.phase]
+    since = max(beat.beat.monotonic_s, run.grace_from_s)
+    if not beat.promised:
+        return since, math.inf
+    return since, max(policy.deadlines_s[beat.beat.phase], beat.extended_until_s - since)
 
 
 def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> tuple[State, Plan]:
@@ -83,8 +90,7 @@ def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> t
     nothing_due = beat is None and (run.level == 0 or run.beat_seen or not isinstance(seen.beat, Absent))
     since, deadline = beat_deadline(run, beat, policy)
     silent_s = seen.now_s - since
-    extended = beat is not None and (seen.now_s < beat.extended_until_s or not beat.promised)
-    if nothing_due or extended or not silent_s > deadline:  # not a number is not late either
+    if nothing_due or not silent_s > deadline:  # not a number is not late either
         return dataclasses.replace(state, run=dataclasses.replace(run, stale_looks=0)), Plan()
     if run.stale_looks == 0:
         run = dataclasses.replace(run, stale_looks=1, stale_look_s=seen.now_s)

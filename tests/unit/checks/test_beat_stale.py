@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.unit.checks.host import beat, host
@@ -30,6 +32,12 @@ def test_the_deadline_and_twice_the_deadline(age_s: float, severity: Severity) -
     finding = judge(age_s)
     assert finding.severity is severity
     assert (finding.remedy is Remedy.WAIT) is (severity is not Severity.OK)
+
+
+def test_who_promised_no_beat_is_never_late() -> None:
+    finding = beat_stale.check(host(beat=beat(age_s=1e6, deadline_s=math.inf, step=None)), Limits())
+    assert finding.severity is Severity.OK
+    assert finding.reason.endswith("in phase train; it promised no more beats")
 
 
 def test_a_finished_run_beats_no_more() -> None:

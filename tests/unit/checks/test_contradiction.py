@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import WSL
 from tests.unit.checks.host import AT_S, TRAINER_PID, beat, gpu, host, points, process, processes, progress, sample
@@ -52,6 +54,11 @@ def liar(**changes: Any) -> tuple[ProgressPoint, ...]:
         (host(progress=Absent(), beat=Absent(), processes=processes(run=())), Steps.NO_RUN),
         (host(beat=beat(alive=False, age_s=30.0), progress=still(30.0), processes=processes(run=())), Steps.NO_RUN),
         (host(progress=Absent(), beat=Absent()), Steps.UNSEEN),  # a run that says nothing
+        (host(progress=Absent(), beat=beat(deadline_s=math.inf, step=None, age_s=9e4)), Steps.UNSEEN),  # READY alone
+        (host(beat=Absent(), progress=still(FROZEN_S, heard_s=AT_S - 900)), Steps.UNSEEN),  # to its supervisor alone
+        (host(progress=Absent(), beat=beat(step=None, age_s=60.0)), Steps.UNSEEN),  # pings
+        (host(progress=Absent(), beat=beat(step=None, age_s=121.0)), Steps.STOPPED),
+        (host(progress=Absent(), beat=beat(step=None, age_s=900.0, deadline_s=3600.0)), Steps.UNSEEN),
         (host(progress=Unknown("x"), beat=Unknown("x")), Steps.UNSEEN),
         (host(progress=Unknown("x"), beat=Unknown("x"), processes=Unknown("x")), Steps.UNSEEN),
         (host(beat=Unknown("x"), progress=still(FROZEN_S)), Steps.UNSEEN),
@@ -65,7 +72,9 @@ def test_micro_batches_repeat_the_step_and_live() -> None:
     said = tuple(
         ProgressPoint(at_s=AT_S - back, step=7, tokens=5000 - back, phase="train") for back in reversed(range(1000))
     )
-    assert pace(progress=still(FROZEN_S, points=said)) is not Steps.STOPPED
+    assert pace(progress=still(FROZEN_S, points=said)) is Steps.ADVANCE
+    hung = tuple(replace(point, tokens=min(point.tokens or 0, 4600)) for point in said)
+    assert pace(progress=still(FROZEN_S, points=hung)) is Steps.STOPPED, "400 s ago the last of them"
 
 
 def test_a_long_evaluation_is_not_held_against_the_train_stretch_after_it() -> None:

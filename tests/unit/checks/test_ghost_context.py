@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import BUSY_IDLE, FULL, LOST_PID, NO_RUN, WSL, ghost_gpu, lost_process
 from tests.unit.checks.host import (
@@ -22,13 +23,17 @@ from tests.unit.checks.host import (
     sample,
 )
 from watchdog.checks import ghost_context
-from watchdog.core.facts import Absent, Clocks, DeviceHolder, Facts, Jump, Probe, Unknown
+from watchdog.core.facts import Absent, Clocks, DeviceHolder, Facts, Jump, Known, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, calls_for_a_stop
 from watchdog.core.limits import Limits
 
 STALE: dict[str, Any] = dict(beat=beat(age_s=185.0), progress=progress(step_changed_s=AT_S - 185))
 HUNG = ghost_gpu(processes=(process(),))
 CONTAINER = processes(initial_namespace=False, run=(), holders=())
+
+
+OUR_DEAD: dict[str, Any] = dict(beat=beat(pid=LOST_PID, alive=False, age_s=40.0))
+ANOTHER_DEAD: dict[str, Any] = dict(beat=beat(alive=False, age_s=40.0))
 
 
 def holder(pid: int = TRAINER_PID, *, of_run: bool = True, command: str = "python") -> DeviceHolder:
@@ -43,7 +48,11 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     ("facts", "severity", "remedy"),
     [
         (host(devices=(ghost_gpu(),), **NO_RUN), Severity.CRITICAL, Remedy.REBOOT),
-        (host(devices=(ghost_gpu(),), **NO_RUN, wsl=WSL), Severity.CRITICAL, Remedy.WSL_SHUTDOWN),
+        # each distribution of WSL counts its own pids
+        (host(devices=(ghost_gpu(),), **NO_RUN, wsl=WSL), Severity.WARNING, Remedy.WSL_SHUTDOWN),
+        (host(devices=(ghost_gpu(),), **NO_RUN | OUR_DEAD, wsl=WSL), Severity.CRITICAL, Remedy.WSL_SHUTDOWN),
+        (host(devices=(ghost_gpu(),), **NO_RUN | ANOTHER_DEAD, wsl=WSL), Severity.WARNING, Remedy.WSL_SHUTDOWN),
+        (host(devices=(ghost_gpu(),), **NO_RUN | OUR_DEAD | {"processes": CONTAINER}), Severity.WARNING, Remedy.LOOK),
         (host(devices=(ghost_gpu(processes=()),), **NO_RUN), Severity.CRITICAL, Remedy.REBOOT),
         (host(devices=(ghost_gpu(),), **STALE), Severity.CRITICAL, Remedy.RELAUNCH),
         (host(devices=(ghost_gpu(),), **STALE, wsl=WSL), Severity.CRITICAL, Remedy.RELAUNCH),
@@ -55,8 +64,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
             Remedy.RELAUNCH,
         ),
         # the owner may be out of our sight
-        (host(devices=(ghost_gpu(),), **NO_RUN | {"processes": CONTAINER}), Severity.WARNING, Remedy.PROBE),
-        (host(devices=(ghost_gpu(processes=()),), **NO_RUN, wsl=WSL), Severity.WARNING, Remedy.PROBE),
+        (host(devices=(ghost_gpu(),), **NO_RUN | {"processes": CONTAINER}), Severity.WARNING, Remedy.LOOK),
+        (host(devices=(ghost_gpu(processes=()),), **NO_RUN, wsl=WSL), Severity.WARNING, Remedy.LOOK),
         # our dead run's: its beat file is still there
         (
             host(
@@ -119,7 +128,7 @@ def test_figures_owner_probe_and_last_step() -> None:
         f"held by pid {LOST_PID}, which is not in /proc"
     )
     assert found.evidence[0] == "probe 0.02 TFLOP/s (floor 2.0, this card's own baseline 24.1)"
-    assert found.evidence[1] == ("run 7-abc: step 420 since 3 min 05 s, phase train, which is allowed 2 min 00 s")
+    assert found.evidence[1] == ("run 7-abc: at step 420 for 3 min 05 s, phase train, which is allowed 2 min")
     assert found.cause == "a CUDA context outlived its process"
 
 
@@ -243,6 +252,7 @@ def test_a_run_on_another_device_is_not_stopped_for_this_one() -> None:
         dict(devices=Unknown("x")),
         dict(processes=Unknown("x")),
         dict(devices=(ghost_gpu(power_limit_watts=Unknown("x")),)),
+        dict(devices=(ghost_gpu(power_limit_watts=Absent()),)),  # no figure says how little power is too little
         dict(devices=(ghost_gpu(memory_total_bytes=Absent()),)),
     ],
 )
@@ -265,11 +275,30 @@ def test_in_a_container_a_run_that_hangs_is_not_called_dead() -> None:
     assert "outlived" not in found.cause
 
 
+def test_on_wsl_a_run_that_hangs_is_not_called_dead_for_a_pid_of_somebody() -> None:
+    [found] = judge(host(devices=(ghost_gpu(),), **STALE, wsl=WSL))
+    assert f"held by pid {TRAINER_PID} of the run, which lives; pid {LOST_PID}, which is not in /proc" in found.reason
+    assert "outlived" not in found.cause
+    # Nothing of the run has the bridge open: what is listed may be anybody's, and the run is not ended for it.
+    elsewhere = STALE | {"processes": processes(holders=())}
+    assert judge(host(devices=(ghost_gpu(),), **elsewhere, wsl=WSL)) == ()
+
+
+def test_readings_that_were_kept_prove_nothing_twice() -> None:
+    """An idle device is not asked everything anew: five samples with one reading are one look."""
+    kept = [replace(each, power_watts=Known(61.0, AT_S - 4)) for each in ghost_gpu().recent]
+    [found] = judge(host(devices=(gpu(recent=tuple(kept)),), **NO_RUN))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 4)
+    before = tuple(sample(AT_S - back, **BUSY_IDLE, **FULL, processes=(lost_process(),)) for back in (8, 7, 6, 5))
+    [found] = judge(host(devices=(gpu(recent=(*before, *kept)),), **NO_RUN))
+    assert (found.severity, found.looks_wanted) == (Severity.CRITICAL, 0)
+
+
 @pytest.mark.parametrize("place", [dict(), dict(wsl=WSL)])
 def test_below_hidepid_nobody_is_dead_for_sure(place: dict[str, Any]) -> None:
     hidden = NO_RUN | {"processes": processes(initial_namespace=None, run=(), holders=())}
     [found] = judge(host(devices=(ghost_gpu(),), **hidden, **place))
-    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.PROBE)
+    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.WSL_SHUTDOWN if place else Remedy.LOOK)
 
 
 def test_a_ghost_beside_the_run_is_no_reason_to_end_the_run() -> None:

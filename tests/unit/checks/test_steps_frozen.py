@@ -31,9 +31,7 @@ def judge(*, clocks: Any = None, at_deadline_s: float = 120.0, **changes: Any) -
 def test_beats_about_the_same_step_are_a_reason_to_stop_the_run() -> None:
     (finding,) = judge()
     assert calls_for_a_stop(finding)
-    assert finding.reason == (
-        "at step 420 for 5 min 00 s, heard 0.8 s ago; it says that it trains, and 4 min 00 s are allowed"
-    )
+    assert finding.reason == ("at step 420 for 5 min, heard 0.8 s ago; it says that it trains, and 4 min are allowed")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,32 @@ def test_after_a_sleep_the_time_begins_anew(kind: str, severity: Severity) -> No
     assert finding.severity is severity
 
 
-@pytest.mark.parametrize("given", [{"points": ()}, {"step_changed_s": None}, {"heard_s": None}])
+def test_of_a_run_without_steps_the_last_output_is_told() -> None:
+    """Never more: who prints once an hour is silent for as long."""
+    (finding,) = judge(points=(), step_changed_s=None, heard_s=None, printed_s=AT_S - 7800.0)
+    assert finding.severity is Severity.OK
+    assert finding.reason == "run 7-abc says nothing of its steps; its last output was 2 h 10 min ago"
+    (finding,) = judge(points=())
+    assert finding.reason == "run 7-abc says nothing of its steps"
+
+
+def micro_batches(until_s: float) -> tuple[ProgressPoint, ...]:
+    """Ten minutes at step 420: other tokens each ten seconds, the last time `until_s` ago."""
+    return tuple(
+        ProgressPoint(at_s=AT_S - back, step=420, tokens=9000 - max(back, int(until_s)), phase="train")
+        for back in range(600, -1, -10)
+    )
+
+
+def test_micro_batches_of_one_step_are_training() -> None:
+    (finding,) = judge(points=micro_batches(0.0), step_changed_s=AT_S - 600.0)
+    assert finding.severity is Severity.OK
+    (finding,) = judge(points=micro_batches(250.0), step_changed_s=AT_S - 600.0)
+    assert calls_for_a_stop(finding)
+    assert finding.reason.startswith("at step 420 for 4 min 10 s")
+
+
+@pytest.mark.parametrize("given", [{"step_changed_s": None}, {"heard_s": None}])
 def test_without_a_step_there_is_nothing_to_judge(given: dict[str, Any]) -> None:
     assert judge(**given) == ()
 

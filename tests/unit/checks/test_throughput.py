@@ -34,7 +34,7 @@ def test_half_the_pace_is_the_line(recent_s: float | None, typical_s: float | No
 
 def test_figures_are_told() -> None:
     (finding,) = judge(recent_step_s=4.0)
-    assert finding.reason == "4.0 s a step, 1.0 s is typical of this job: below 50% of its pace"
+    assert finding.reason == "4.0 s a step, 1.0 s is typical of this job: below 50 % of its pace"
 
 
 def test_other_phases_are_not_judged() -> None:

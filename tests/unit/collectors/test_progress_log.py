@@ -243,3 +243,19 @@ def test_a_pipe_in_its_place_is_refused(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(OSError, match="no regular file"):
         ProgressLog(path, "nanogpt").read_new(1.0)
+
+
+def test_when_anything_was_printed_is_known_whatever_it_was(path: Path) -> None:
+    log = ProgressLog(path, "nanogpt")
+    log.read_new(1.0)
+    assert log.printed_s is None, "no file"
+    write(path, b"\xff" * 200 * 1024)
+    os.utime(path, (time.time() - 3600, time.time() - 3600))
+    log.read_new(10_000.0)
+    assert log.printed_s == pytest.approx(6400.0, abs=60), "before we looked: by the file's time"
+    assert punch_front(path, 64 * 1024) > 0
+    log.read_new(10_050.0)
+    assert log.printed_s == pytest.approx(6400.0, abs=60), "what is punched out is not printed"
+    write(path, "x")
+    log.read_new(10_060.0)
+    assert log.printed_s == 10_060.0

@@ -10,7 +10,16 @@ import pytest
 
 from watchdog.contract import Beat
 from watchdog.core.facts import ProgressPoint
-from watchdog.core.progress import ProgressWindow, add, fact, from_beat, skip, window_for
+from watchdog.core.progress import (
+    ProgressWindow,
+    add,
+    changed_s,
+    fact,
+    from_beat,
+    skip,
+    still_since,
+    window_for,
+)
 
 FRESH = window_for(None, "run-1", "beats")
 
@@ -134,3 +143,37 @@ def test_a_look_costs_next_to_nothing() -> None:
         window = add(window, ProgressPoint(at_s=30000.0 + index, step=30000 + index, loss=1.0))
         fact(window)
     assert time.process_time() - started < 1.0
+
+
+def said(
+    *words: tuple[float, int | None, int | None, float | None, str | None], source: str = "beats"
+) -> ProgressWindow:
+    """(moment, step, tokens, loss, phase), heard again until the last moment."""
+    window = window_for(None, "run-1", source)
+    for at_s, step, tokens, loss, phase in words:
+        window = add(window, ProgressPoint(at_s=at_s, step=step, tokens=tokens, loss=loss, phase=phase))
+    return window
+
+
+@pytest.mark.parametrize(
+    ("window", "changed", "still"),
+    [
+        (said(), None, None),
+        (said((1, None, None, None, "load")), None, None),
+        (said((1, None, None, None, "load"), (2, 7, 1, 2.0, "train")), None, 2),  # one step seen is no change
+        (said((1, 6, 1, 2.0, "train"), (2, 7, 1, 2.0, "train")), 2, 2),
+        (said((1, 7, 1, 2.0, "train"), (2, 7, 2, 2.0, "train"), (9, 7, 2, 2.0, "train")), 2, 2),  # tokens
+        (said((1, 7, 1, 2.0, "train"), (2, 7, 1, 1.9, "train"), (9, 7, None, 1.9, "train")), 2, 2),  # loss
+        (said((1, 7, 1, math.nan, "train"), (2, 7, None, None, "train"), (3, 7, 1, math.nan, "train")), None, 1),
+        (said((1, 6, 1, 2.0, "train"), (2, 7, 1, 2.0, "train"), (5, 7, 1, 2.0, "save"), (9, 7, 1, 2.0, "train")), 2, 9),
+        (said((1, 6, 1, 2.0, None), (2, 7, 1, 2.0, None), source="log (x)"), 2, 2),
+    ],
+)  # fmt: skip
+def test_when_it_last_said_something_new(window: ProgressWindow, changed: float | None, still: float | None) -> None:
+    assert (changed_s(fact(window)), still_since(fact(window))) == (changed, still)
+
+
+def test_what_nobody_watched_is_no_standstill() -> None:
+    window = said((1, 6, 1, 2.0, "train"), (2, 7, 1, 2.0, "train"))
+    later = fact(skip(window, seconds=100.0, now_s=200.0))
+    assert (changed_s(later), still_since(later)) == (102.0, 102.0)
