@@ -16,15 +16,16 @@ from msgspec.structs import replace
 from watchdog import baselines
 from watchdog.checks import compute_floor, wrong_product
 from watchdog.checks.catalogue import CATALOGUE, judge
+from watchdog.checks.figures import counted
 from watchdog.clock import Clock
 from watchdog.collectors.probe import CPU, Measured, ProbeReader
 from watchdog.core.baselines import Results, baseline, key_of, learned
 from watchdog.core.diagnosis import EXIT_UNKNOWN, EXIT_WARNING, exit_code
-from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown, value_of
-from watchdog.core.findings import Finding
+from watchdog.core.facts import Absent, Device, Fact, Facts, Known, NotMeasured, Probe, Probed, Unknown, value_of
+from watchdog.core.findings import Finding, Remedy, next_step
 from watchdog.core.limits import Limits
-from watchdog.core.probing import beside, to_measure
-from watchdog.errors import StateError
+from watchdog.core.probing import beside, refused, to_measure
+from watchdog.errors import SettingsError, StateError
 from watchdog.render_facts import record_of
 from watchdog.settings import Settings
 
@@ -46,6 +47,7 @@ class Measuring:
         self._driver = driver
         self._say = say
         self._reader = ProbeReader(str(settings.probe.python), clock, memory_bytes=settings.probe.memory_bytes)
+        self._keys: dict[str, str] = {}  # of each device, that of its last result
         self.known: Results = {}
         self.trouble = ""
         try:
@@ -53,15 +55,22 @@ class Measuring:
         except StateError as error:  # what is measured is worth saying all the same
             self.trouble = str(error)
 
-    def measure(self, devices: Sequence[Device]) -> Fact[tuple[Probe, ...]]:
-        """All devices; Unknown as soon as one cannot be measured."""
-        probes = []
+    def measure(self, devices: Sequence[Device]) -> Fact[tuple[Probed, ...]]:
+        """All devices, each for itself; Unknown or Absent where none could be measured."""
+        probed: list[Probed] = []
+        failed: list[NotMeasured] = []
         for device in devices:
             measured = self.one(device.uuid, device.label)
-            if not isinstance(measured, Known):
-                return measured if isinstance(measured, Absent) else Unknown(f"{device.label}: {measured.why}")
-            probes.append(measured.value)
-        return Known(tuple(probes), self._clock.monotonic())
+            if isinstance(measured, Known):
+                probed.append(measured.value)
+                continue
+            tried = isinstance(measured, Unknown)
+            failed.append(NotMeasured(device=device.uuid, label=device.label, why=measured.why, tried=tried))
+        if probed:
+            return Known((*probed, *failed), self._clock.monotonic())
+        if not any(each.tried for each in failed):  # a Python without torch, which measures none of them
+            return Absent(failed[0].why if failed else "there is no device to measure")
+        return Unknown("; ".join(f"{each.label}: {each.why}" for each in failed))
 
     def one(self, device: str, label: str) -> Fact[Probe]:
         """`device` is a UUID or "cpu"."""
@@ -70,8 +79,9 @@ class Measuring:
         measured = self._reader.measure(device, deadline_s)
         if not isinstance(measured, Known):
             return measured
-        median, count = baseline(self.known, self._key(measured.value))
         value = measured.value
+        key = self._keys[device] = self._key(value)
+        median, count = baseline(self.known, key)
         return Known(
             Probe(
                 device=device,
@@ -92,8 +102,7 @@ class Measuring:
         """Remember a result that nothing is wrong with; what could not be remembered is `trouble`."""
         if self.trouble or any(finding.severity > 0 for finding in findings):
             return
-        key = key_of(device=self._named(probe), driver=self._driver, dtype=probe.dtype, size=probe.size)
-        new = learned(self.known, key, probe.tflops, fraction=limits.compute_baseline_fraction)
+        new = learned(self.known, self._keys[probe.device], probe.tflops, fraction=limits.compute_baseline_fraction)
         if new is not self.known:
             try:
                 baselines.write(baselines_file(self._settings), new)
@@ -103,22 +112,24 @@ class Measuring:
             self.known = new
 
     def _key(self, measured: Measured) -> str:
-        device = f"{CPU}:{measured.name}" if measured.device == CPU else measured.device
+        device = measured.device
+        if device == CPU:  # OMP_NUM_THREADS=1 is no sick CPU, and torch's own library is what computes there
+            device = f"{CPU}:{measured.name}, {measured.threads} threads, torch {measured.torch}"
         return key_of(device=device, driver=self._driver, dtype=measured.dtype, size=measured.size)
-
-    @staticmethod
-    def _named(probe: Probe) -> str:
-        return f"{CPU}:{probe.name}" if probe.device == CPU else probe.device
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeReport:
-    """What `watchdog probe` found: `why` is set when nothing was measured, `note` when nothing could be remembered."""
+    """What `watchdog probe` found: `why` is set when nothing was measured, `note` when nothing could be remembered.
+
+    `left_out` are the job's devices of which there is no result.
+    """
 
     probes: tuple[Probe, ...]
     findings: tuple[Finding, ...]
     why: str | None
     note: str = ""
+    left_out: tuple[NotMeasured, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -137,7 +148,12 @@ def probe(
     store: bool,
     say: Callable[[str], None],
 ) -> ProbeReport:
-    """Measure `device` (a UUID, its beginning, an index, or "cpu"), or the job's devices; without any, the CPU."""
+    """Measure `device` (a UUID, its beginning, an index, or "cpu"), or the job's devices; without any, the CPU.
+
+    Raises SettingsError for a device that is no name.
+    """
+    if device is not None and not device.strip():
+        raise SettingsError(f"--device {device!r}: must be a UUID, its beginning, an index, or cpu")
     wanted = limits if device in (None, CPU) else replace(limits, devices=(str(device),))
     found = to_measure(facts, wanted)
     on_cpu = device == CPU or (device is None and isinstance(facts.devices, Absent))
@@ -167,18 +183,23 @@ def _measure(
     measuring = Measuring(settings, clock, driver_of(facts), say)
     if on_cpu:
         fact = measuring.one(CPU, "the CPU")
-        measured: Fact[tuple[Probe, ...]] = Known((fact.value,), fact.at_s) if isinstance(fact, Known) else fact
+        measured: Fact[tuple[Probed, ...]] = Known((fact.value,), fact.at_s) if isinstance(fact, Known) else fact
     else:
         assert not isinstance(found, str)
         measured = measuring.measure(found)
+        if isinstance(measured, Known):
+            measured = Known((*measured.value, *refused(facts, limits)), measured.at_s)
     if not isinstance(measured, Known):
         return _nothing(measured.why)
     findings = judge(replace(facts, probe=measured), limits, _CHECKS)
+    probes = tuple(each for each in measured.value if isinstance(each, Probe))
     if store:
-        for each in measured.value:
+        for each in probes:
             about = [finding for finding in findings if finding.device in (None, each.device)]
             measuring.teach(each, about, limits)
-    return ProbeReport(probes=measured.value, findings=findings, why=None, note=measuring.trouble if store else "")
+    left_out = tuple(each for each in measured.value if isinstance(each, NotMeasured))
+    note = measuring.trouble if store else ""
+    return ProbeReport(probes=probes, findings=findings, why=None, note=note, left_out=left_out)
 
 
 def _there(facts: Facts) -> str:
@@ -212,25 +233,28 @@ def driver_of(facts: Facts) -> str:
     return version or "no driver"
 
 
-def report_lines(report: ProbeReport) -> list[str]:
-    """For a person."""
+def report_lines(report: ProbeReport, options: str = "") -> list[str]:
+    """For a person. `options` are the words that a command needs to mean this job."""
     if report.why is not None:
         return [f"not measured: {report.why}"]
     lines = []
     for each in report.probes:
-        known = f", {each.baseline_tflops:.3g} before ({each.baseline_count} results)" if each.baseline_tflops else ""
+        results = counted(each.baseline_count, "result")
+        known = f", {each.baseline_tflops:.3g} before ({results})" if each.baseline_tflops else ""
         right = "right" if each.correct else "WRONG"
         lines.append(
             f"{each.name}: {each.tflops:.3g} TFLOP/s{known} · {each.dtype}, {each.size} x {each.size}, "
             f"{each.seconds * 1000:.3g} ms each · product {right} (worst error {each.worst_error:.2g})"
         )
+    lines += [f"{each.label}: not measured: {each.why}" for each in report.left_out if not each.tried]
     if report.note:
         lines.append(f"not remembered: {report.note}")
     for finding in report.findings:
         if finding.severity > 0:
-            lines.append(f"{finding.severity.name}  {finding.reason}")
+            lines.append(f"{finding.severity.name}  {finding.subject} · {finding.reason}")
             lines.extend(f"  {line}" for line in finding.evidence)
-            lines.append(f"  next    {finding.remedy.value}")
+            if finding.remedy is not Remedy.NONE:
+                lines.append(f"  next    {next_step(finding, options)}")
     return lines
 
 
@@ -242,8 +266,14 @@ def report_record(report: ProbeReport) -> dict[str, Any]:
         "not_measured": report.why,
         "not_remembered": report.note or None,
         "probes": [record_of(each) for each in report.probes],
+        "left_out": [record_of(each) for each in report.left_out],
         "findings": [
-            {"check": each.check, "severity": each.severity.name.lower(), "reason": each.reason}
+            {
+                "check": each.check,
+                "severity": each.severity.name.lower(),
+                "device": each.device,
+                "reason": each.reason,
+            }
             for each in report.findings
         ],
     }

@@ -8,6 +8,7 @@ _ELSEWHERE = {  # limits that are no keys of [limits]
     "memory_need_bytes": "[memory] need",
     "disk_need_bytes": "[disk] need",
     "devices": "[job] devices",
+    "devices_doubt": "CUDA_VISIBLE_DEVICES",
     "train_deadline_s": "[deadlines] train",
     "xid": "[checks] xid",
 }
@@ -20,7 +21,7 @@ def key_of(name: str) -> str:
 
 def shown(name: str, value: Any) -> str:
     """`3600 s`, `1 GiB`, `0.45`, `GPU-3f1c, 1`."""
-    if value is None or value == {}:
+    if value is None or value in ({}, ""):
         return "none stated"
     if isinstance(value, tuple):
         return ", ".join(value) or "none"

@@ -6,6 +6,7 @@ Refuses to check a value: each becomes an `Entry` that remembers how it was writ
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -86,10 +87,12 @@ def shown_name(path: Path, cwd: Path) -> str:
 def read(path: Path, shown: str) -> dict[str, Any]:
     """The file as a table. Raises SettingsError with one line: file, and line and column where it is broken."""
     try:
-        with open(path, "rb") as file:
+        with contract.open_regular(path) as file:  # a named pipe would be waited for
             raw = file.read(_FILE_LIMIT_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         why = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, OSError) and error.errno == errno.EINVAL:
+            why = "Is a directory" if path.is_dir() else "it is no file, but a named pipe, a socket or a device"
         raise SettingsError(one_line(f"{shown}: cannot be read: {why}; name another with --config")) from error
     if len(raw) > _FILE_LIMIT_BYTES:
         raise SettingsError(one_line(f"{shown}: is longer than 1 MiB and cannot be a configuration file"))

@@ -20,6 +20,7 @@ from watchdog.settings_shape import SECTIONS
 
 # What a section or a key may look like without quotes in TOML.
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_PROGRAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")  # as a shell has it: no slash, so PATH decides
 _SHOWN_CHARACTERS: Final = 80
 _SEARCHED_CHARACTERS: Final = 4096
 
@@ -76,6 +77,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
                 return f'a size from {self.limits}, such as "500MB" or "3GiB"'
             case "path":
                 return "a path, absolute, relative or beginning with ~/"
+            case "program":
+                return "a program: a path with a /, or a name that is looked up on PATH"
         return f"a whole number from {self.limits}"
 
 
@@ -118,6 +121,8 @@ def read_value(key: Key, written: object, place: Place) -> Any:
             value = units.parse_size(written)
         elif kind == "path":
             value = _read_path(written, place)
+        elif kind == "program":
+            value = Path(str(written)) if _PROGRAM.fullmatch(str(written)) else _read_path(written, place)
         elif key.name == "devices" and isinstance(written, list):
             # An index may be written as a number; true is not one.
             value = [str(item) if type(item) is int and 0 <= item < 1000 else item for item in written]

@@ -96,6 +96,9 @@ class Limits(Struct, frozen=True, kw_only=True, rename=key_name):
     busy_percent: Annotated[int, _count("utilization from which a device counts as busy", 1, 100)] = (
         _DEFAULT.busy_percent
     )
+    idle_percent: Annotated[
+        int, _count("utilization from which no probe is made where processes of others are out of sight", 1, 101)
+    ] = _DEFAULT.idle_percent
     contradiction_power_fraction: Annotated[
         float, _fraction("share of the power limit below which a busy device contradicts itself")
     ] = _DEFAULT.contradiction_power_fraction
@@ -123,7 +126,7 @@ class Limits(Struct, frozen=True, kw_only=True, rename=key_name):
     ecc_uncorrected: Annotated[
         int, _count("uncorrected memory errors since the driver was loaded that count", 1, 10**6)
     ] = _DEFAULT.ecc_uncorrected
-    xid_window_s: Annotated[float, _time("how long an Xid in the kernel log counts")] = _DEFAULT.xid_window_s
+    xid_window_s: Annotated[float, _time("how long an Xid counts")] = _DEFAULT.xid_window_s
     compute_floor_tflops: Annotated[float, _figure("TFLOP/s that any GPU must reach", 0, 10_000)] = (
         _DEFAULT.compute_floor_tflops
     )

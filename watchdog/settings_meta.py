@@ -16,7 +16,7 @@ def key_name(attribute: str) -> str:
 def key(
     description: str,
     *,
-    kind: Literal["plain", "duration", "size", "path"] = "plain",
+    kind: Literal["plain", "duration", "size", "path", "program"] = "plain",
     allowed: str = "",
     example: str = "",
     computed: str = "",

@@ -262,8 +262,8 @@ class Probe(Struct, frozen=True, kw_only=True, rename=key_name):
     python: Annotated[
         Path,
         key(
-            "the Python that has torch; not given = the one that watchdog runs under",
-            kind="path",
+            "the Python that has torch, a path or a name on PATH; not given = the one that watchdog runs under",
+            kind="program",
             example='"~/venv/bin/python"',
         ),
     ]
@@ -279,8 +279,9 @@ class Probe(Struct, frozen=True, kw_only=True, rename=key_name):
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that was configured, checked and resolved: paths are absolute, `level` is a number.
 
-    `source` names where values came from, in the order in which they were applied: the file, then environment
-    variables, then "command line"; ("defaults",) when there was nothing. `config_file` is the file that was read.
+    `probe.python` may be a name that PATH decides on. `source` names where values came from, in the order in which they
+    were applied: the file, then environment variables, then "command line"; ("defaults",) when there was nothing.
+    `config_file` is the file that was read.
     """
 
     job: Job

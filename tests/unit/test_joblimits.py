@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from watchdog.core.limits import GPU_MEMORY_NEED_BYTES, MEMORY_NEED_BYTES, Limits, names
-from watchdog.joblimits import limits_of, visible_devices
+from watchdog.joblimits import limits_of, visible_devices, visible_doubt
 from watchdog.settings import Settings, load
 
 NOWHERE = Path("/home/none")
@@ -41,11 +41,46 @@ def settings(command: list[str] | None = None, **overrides: object) -> Settings:
         ("MIG-7a1b", None),
         ("0,MIG-GPU-7a1b/1/0", None),
         ("-1,MIG-7a1b", ()),
+        ("0,0", ()),
+        ("0,1,0", ()),
     ],
 )
 def test_what_cuda_visible_devices_means(text: str | None, devices: tuple[str, ...] | None) -> None:
     assert visible_devices(text) == devices
     assert names(devices, uuid="GPU-3f1c0a52", index=0) in (True, False)  # whatever is let through can be compared
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("foo", "CUDA_VISIBLE_DEVICES=foo: foo names no device that NVIDIA would know, so CUDA programs see no GPU"),
+        ("²", "² names no device that NVIDIA would know, so CUDA programs see no GPU"),
+        ("0,gpu-3f1c,1", "gpu-3f1c names no device that NVIDIA would know, so CUDA programs see only 0"),
+        ("1,,0", "an empty entry names no device that NVIDIA would know, so CUDA programs see only 1"),
+        ("0,1,0", "0 is named twice, so CUDA programs see no GPU"),
+        ("9" * 5000, "9... names no device"),
+        ("\x1b[2J", "?[2J names no device"),
+    ],
+)
+def test_what_cuda_takes_for_less_than_it_says_is_told(text: str, words: str) -> None:
+    assert words in visible_doubt(text)
+    assert len(visible_doubt(text)) < 250
+    assert visible_doubt(text).isprintable()
+    assert limits_of(settings(), {"CUDA_VISIBLE_DEVICES": text}).devices_doubt == visible_doubt(text)
+    assert limits_of(settings(job__devices=["0"]), {"CUDA_VISIBLE_DEVICES": text}).devices_doubt == ""
+
+
+@pytest.mark.parametrize("text", [None, "", " ", "-1", "NoDevFiles", "0,-1,1", "0,", "0,1", "GPU-3f1c,1", "MIG-7a1b"])
+def test_devices_that_are_hidden_on_purpose_are_no_doubt(text: str | None) -> None:
+    assert visible_doubt(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("0", True), ("00", True), ("1", False), ("²", False), ("9" * 5000, False), ("", False), ("gpu-3F", True)],
+)
+def test_a_name_means_a_device_or_none(name: str, meant: bool) -> None:
+    assert names((name,), uuid="GPU-3f1c0a52", index=0) is meant
 
 
 @pytest.mark.parametrize(

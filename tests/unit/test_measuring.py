@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, lock, processes
+from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, lock, process, processes
 from tests.unit.collectors.standin import Standin, answer
 from watchdog import baselines
 from watchdog.clock import SystemClock
 from watchdog.core.baselines import key_of
 from watchdog.core.facts import Absent, Facts, Known, Unknown, Wsl
+from watchdog.core.findings import Severity
 from watchdog.core.limits import Limits
+from watchdog.errors import SettingsError
 from watchdog.measuring import (
     Measuring,
     ProbeReport,
@@ -163,6 +165,34 @@ def test_of_two_devices_the_one_that_is_right_is_remembered(settings: Settings, 
     assert known(settings) == {KEY: (25.5,)}
 
 
+def test_a_device_that_cannot_be_measured_hides_no_other_ones_wrong_product(
+    settings: Settings, standin: Standin
+) -> None:
+    wrong = json.dumps(answer(correct=False))
+    standin.does(f"if {OTHER!r} in sys.argv: print({wrong!r}); sys.exit(1)\nos.kill(os.getpid(), signal.SIGSEGV)")
+    two = idle(devices=(gpu(processes=()), gpu(processes=(), uuid=OTHER, index=1)))
+    report = measure(settings, two)
+    assert [each.device for each in report.probes] == [OTHER]
+    assert report.exit_code == 2
+    assert [(each.device, each.tried) for each in report.left_out] == [(UUID, True)]
+    told = {(each.check, each.severity, each.device) for each in report.findings if each.severity > 0}
+    assert told == {
+        ("wrong-product", Severity.CRITICAL, OTHER),
+        ("compute-floor", Severity.UNKNOWN, UUID),
+    }
+    assert any("SIGSEGV" in line and "GPU-3f1c" in line for line in report_lines(report))
+    standin.does(f"if {OTHER!r} in sys.argv: print({json.dumps(answer())!r}); sys.exit(0)\nsys.exit(9)")
+    assert measure(settings, two).exit_code == 3
+    assert list(known(settings)) == [KEY.replace(UUID, OTHER)]
+
+
+def test_a_device_that_is_in_use_is_named_beside_the_results(settings: Settings, standin: Standin) -> None:
+    busy = gpu(processes=(process(pid=99, command="blender"),), uuid=OTHER, index=1)
+    report = measure(settings, idle(devices=(gpu(processes=()), busy)))
+    assert (report.exit_code, [each.device for each in report.left_out]) == (0, [OTHER])
+    assert f"{busy.label}: not measured: it is in use by pid 99 (blender)" in report_lines(report)
+
+
 # --- the file of baselines ----------------------------------------------------------------------------------
 def test_a_broken_file_is_told_beside_the_result_and_is_never_overwritten(settings: Settings, standin: Standin) -> None:
     path = baselines_file(settings)
@@ -184,6 +214,17 @@ def test_two_at_once_would_falsify_each_other(settings: Settings, standin: Stand
         assert report.exit_code == 3
         assert "another probe" in (report.why or "")
     assert measure(settings).exit_code == 0
+
+
+@pytest.mark.parametrize("device", ["", "  "])
+def test_a_device_without_a_name_is_an_error(settings: Settings, standin: Standin, device: str) -> None:
+    with pytest.raises(SettingsError, match=r"--device '.*': must be a UUID, its beginning, an index, or cpu"):
+        measure(settings, device=device)
+
+
+def test_a_device_with_an_odd_name_is_not_there(settings: Settings, standin: Standin) -> None:
+    for device in ("²", "9" * 5000):
+        assert "no device that is here" in (measure(settings, device=device).why or "")
 
 
 # --- what is measured ---------------------------------------------------------------------------------------
@@ -236,7 +277,27 @@ def test_without_a_gpu_the_cpu_is_measured_and_has_a_baseline_by_its_name(settin
         assert report.exit_code == 0
         assert report.probes[0].baseline_count == count
     assert standin.asked[0][3] == "cpu"
-    assert list(known(settings)) == [key_of(device="cpu:Some CPU", driver="no driver", dtype="fp32", size=512)]
+    device = "cpu:Some CPU, 8 threads, torch 2.7.1"
+    assert list(known(settings)) == [key_of(device=device, driver="no driver", dtype="fp32", size=512)]
+
+
+@pytest.mark.parametrize("changes", [{"threads": 1}, {"torch": "2.8.0"}])
+def test_a_cpu_that_computes_with_less_is_not_a_sick_one(
+    settings: Settings, standin: Standin, changes: dict[str, Any]
+) -> None:
+    for _ in range(3):
+        standin.says(answer(device="Some CPU", tflops=0.4))
+        assert measure(settings, device="cpu").exit_code == 0
+    standin.says(answer(device="Some CPU", tflops=0.1, **changes))
+    assert measure(settings, device="cpu").exit_code == 0
+    standin.says(answer(device="Some CPU", tflops=0.1))
+    assert measure(settings, device="cpu").exit_code == 1
+
+
+def test_a_gpu_is_compared_whatever_threads_there_are(settings: Settings, standin: Standin) -> None:
+    measure(settings)
+    standin.says(answer(threads=1, torch="2.8.0"))
+    assert measure(settings).probes[0].baseline_count == 1
 
 
 def test_a_gpu_that_cannot_be_seen_is_not_replaced_by_the_cpu(settings: Settings, standin: Standin) -> None:
@@ -267,7 +328,8 @@ def test_what_judging_a_probe_needs_is_looked_at(settings: Settings, standin: St
     standin.says(answer(tflops=0.4))
     absent = Absent("not read")
     wsl = Wsl(version=2, kernel="6.6-microsoft", systemd=True, guest_settings=absent, windows_settings=absent)
-    assert "wsl --shutdown" in "\n".join(report_lines(measure(settings, idle(wsl=wsl))))
+    unused = (gpu(processes=(), utilization_percent=0, memory_used_bytes=2**28),)
+    assert "wsl --shutdown" in "\n".join(report_lines(measure(settings, idle(wsl=wsl, devices=unused))))
     assert "wsl --shutdown" not in "\n".join(report_lines(measure(settings, idle())))
 
 

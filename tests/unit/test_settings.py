@@ -449,10 +449,46 @@ def test_a_file_that_cannot_be_read_is_one_line(load: Load, desk: Path) -> None:
     assert "none.toml: cannot be read: No such file" in line
     (line,) = problems(lambda: load(config=desk))
     assert "cannot be read: Is a directory" in line
-    (line,) = problems(lambda: load(config=Path("/dev/zero")))
-    assert "longer than 1 MiB" in line
     (line,) = problems(lambda: load(config=Path("a\0b")))
     assert "cannot be read" in line
+
+
+def test_what_is_no_file_is_not_waited_for(load: Load, desk: Path) -> None:
+    os.mkfifo(desk / "pipe")
+    for path in (desk / "pipe", Path("/dev/zero")):
+        (line,) = problems(lambda path=path: load(config=path))  # type: ignore[misc]
+        assert "cannot be read: it is no file, but a named pipe, a socket or a device; name another" in line
+    os.mkfifo(desk / "cwd/watchdog.toml")
+    (line,) = problems(load)
+    assert "watchdog.toml: cannot be read: it is no file" in line
+    with open(desk / "large", "wb") as file:
+        os.truncate(file.fileno(), 2**30)
+    (line,) = problems(lambda: load(config=desk / "large"))
+    assert "is longer than 1 MiB" in line
+
+
+@pytest.mark.parametrize(
+    ("written", "python"),
+    [
+        ("python3", "python3"),
+        ("python3.12", "python3.12"),
+        ("./python3", "cwd/python3"),
+        ("bin/python3", "cwd/bin/python3"),
+        ("~/venv/bin/python", "home/venv/bin/python"),
+        ("/usr/bin/python3", "/usr/bin/python3"),
+    ],
+)
+def test_a_python_without_a_slash_is_a_name_on_path(load: Load, desk: Path, written: str, python: str) -> None:
+    expected = Path(python) if "/" not in python else desk / python
+    assert load(f'[probe]\npython = "{written}"').probe.python == expected
+    (desk / "cwd/watchdog.toml").unlink()
+    assert load(environ={"GPUHOST_WATCHDOG_PROBE__PYTHON": written}).probe.python == expected
+
+
+@pytest.mark.parametrize("written", ["", " ", "~other", "a\0b"])
+def test_what_is_no_program_is_told(load: Load, written: str) -> None:
+    (line,) = problems(lambda: load(environ={"GPUHOST_WATCHDOG_PROBE__PYTHON": written}))
+    assert "must be a program: a path with a /, or a name that is looked up on PATH" in line
 
 
 @pytest.mark.parametrize("target", ["watchdog.toml", "nowhere.toml"])

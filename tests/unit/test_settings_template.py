@@ -59,7 +59,7 @@ def test_every_key_is_documented_and_says_what_it_allows(section: str) -> None:
         assert len(key.description.split()) >= 1, key.name
         assert "\n" not in key.description
         assert key.allowed, key.name
-        assert key.extra["kind"] in ("path", "plain") or key.limits or key.extra["computed"], key.name
+        assert key.extra["kind"] in ("path", "program", "plain") or key.limits or key.extra["computed"], key.name
 
 
 def test_no_line_of_the_template_is_too_long_to_read() -> None:

@@ -3,20 +3,21 @@
 Proves: the median of the probe is below `compute_floor_tflops` (critical; for a GPU), or below
 `compute_baseline_fraction` of what this very device did before in the same form (warning), from three results on.
 
-Near misses: a probe beside something else that computes shows less, so none runs beside a healthy trainer; a CPU has no
-floor, only its baseline; no probe yet is nothing to judge. Where ghost-context is critical about the device, that is
+Near misses: a probe beside something else that computes shows less, so none runs beside a healthy trainer, nor, where
+others are out of sight, on a device that is used by `idle_percent` or more; a CPU has no floor, only its baseline; no
+probe yet is nothing to judge. Where ghost-context is critical about the device, that is
 the fault and shows this figure, and the catalogue leaves this finding out.
 """
 
 from __future__ import annotations
 
-from watchdog.core.facts import Absent, Facts, Known, Probe, Unknown, value_of
+from watchdog.core.facts import Absent, Facts, Known, NotMeasured, Probe, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.limits import Limits
 
 NAME = "compute-floor"
 NEEDS = ("probe", "devices", "wsl")
-LIMITS = ("compute_floor_tflops", "compute_baseline_fraction")
+LIMITS = ("compute_floor_tflops", "compute_baseline_fraction", "idle_percent")
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.RESET_DEVICE, Remedy.WSL_SHUTDOWN, Remedy.COOL, Remedy.PROBE)
 
@@ -30,7 +31,16 @@ def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     devices = value_of(facts.devices)
     if isinstance(facts.probe, Absent) and facts.probe.why and devices:
         return (fine(NAME, "probe", facts.probe.why),)  # a GPU that nobody measured is no GPU that passed
-    return tuple(_judge(probe, facts, limits) for probe in value_of(facts.probe) or ())
+    return tuple(
+        _judge(each, facts, limits) if isinstance(each, Probe) else _not_measured(each)
+        for each in value_of(facts.probe) or ()
+    )
+
+
+def _not_measured(device: NotMeasured) -> Finding:
+    if device.tried:
+        return unknown(NAME, device.label, device.why, Remedy.PROBE, device=device.device)
+    return fine(NAME, device.label, f"not measured: {device.why}", device=device.device)
 
 
 def _judge(probe: Probe, facts: Facts, limits: Limits) -> Finding:

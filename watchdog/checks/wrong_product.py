@@ -22,7 +22,7 @@ REMEDIES = (Remedy.REPLACE,)
 
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     """One finding for each device probed."""
-    return tuple(_judge(probe) for probe in value_of(facts.probe) or ())
+    return tuple(_judge(probe) for probe in value_of(facts.probe) or () if isinstance(probe, Probe))
 
 
 def _judge(probe: Probe) -> Finding:

@@ -35,6 +35,7 @@ class Measured:
     worst_error: float
     threads: int | None
     total_s: float
+    torch: str = ""
 
 
 def program() -> str:
@@ -70,6 +71,7 @@ def parse(line: str, *, device: str, at_s: float) -> Fact[Measured]:
                 worst_error=float(answer["worst_error"]),
                 threads=None if answer.get("threads") is None else int(answer["threads"]),
                 total_s=float(answer["total_s"]),
+                torch=str(answer.get("torch") or ""),
             ),
             at_s,
         )
@@ -81,7 +83,7 @@ class ProbeReader:
     """Measures one device at a time."""
 
     def __init__(self, python: str, clock: Clock, *, memory_bytes: int) -> None:
-        """`python`: the interpreter that has torch."""
+        """`python`: the interpreter that has torch; a name alone is looked up on PATH."""
         self._python = python
         self._clock = clock
         self._memory_bytes = memory_bytes
@@ -89,8 +91,12 @@ class ProbeReader:
 
     def measure(self, device: str, deadline_s: float) -> Fact[Measured]:
         """`device` is a UUID or "cpu". Blocks for `deadline_s` and a little at most."""
+        python = self._python if "/" in self._python else _on_path(self._python)
+        if python is None:
+            path = os.environ.get("PATH", os.defpath)
+            return Unknown(f"there is no {self._python!r} on PATH ({path}); [probe] python names the one with torch")
         argv = [
-            self._python,
+            python,
             "-P",
             program(),
             "--device",
@@ -105,3 +111,10 @@ class ProbeReader:
         except OSError as error:
             return Unknown(f"the probe cannot be started: {error.filename}: {error.strerror}; see [probe] python")
         return answer if isinstance(answer, Unknown) else parse(answer, device=device, at_s=self._clock.monotonic())
+
+
+def _on_path(name: str) -> str | None:
+    from shutil import which
+
+    found = which(name)
+    return None if found is None else os.path.abspath(found)  # the child starts in another folder

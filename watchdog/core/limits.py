@@ -27,6 +27,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     memory_need_bytes: int | None = None
     disk_need_bytes: int = GIB
     devices: tuple[str, ...] | None = None
+    devices_doubt: str = ""  # why the job may get fewer devices than a person wrote down
     train_deadline_s: float = 120.0
     off: frozenset[str] = frozenset()  # checks that are switched off
     xid: Mapping[int, str] = field(default_factory=dict)  # overrides, see checks/xid_table.py
@@ -38,6 +39,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     driver_hung_s: float = 60.0
     driver_crashes: int = 3
     busy_percent: int = 90
+    idle_percent: int = 10  # where those who compute may be out of sight
     contradiction_power_fraction: float = 0.45  # of the power limit; the diary's ghost: 60 of 170 W, 0.35
     codec_percent: int = 10  # encoder or decoder above it explain power or utilization
     ghost_memory_fraction: float = 0.5
@@ -86,7 +88,18 @@ def names(devices: tuple[str, ...] | None, *, uuid: str, index: int) -> bool:
     """Whether a job that states `devices` means this one. A number is an index, anything else begins a UUID."""
     if devices is None:
         return True
-    return any(int(name) == index if name.isdigit() else uuid.lower().startswith(name.lower()) for name in devices)
+    return any(_means(name, uuid, index) for name in devices)
+
+
+def is_index(name: str) -> bool:
+    """A number as people write it; not a superscript two, which is a digit as well."""
+    return name.isascii() and name.isdigit()
+
+
+def _means(name: str, uuid: str, index: int) -> bool:
+    if is_index(name):  # compared as text: int() refuses thousands of digits
+        return (name.lstrip("0") or "0") == str(index)
+    return name != "" and uuid.lower().startswith(name.lower())
 
 
 def lacking(devices: tuple[str, ...] | None, present: Iterable[Device]) -> tuple[str, ...]:
@@ -101,4 +114,4 @@ def may_name(devices: tuple[str, ...] | None, device: Device, present: Iterable[
     """As `names`; a device without a UUID may be any that the job names by UUID and that is not there."""
     if names(devices, uuid=device.uuid, index=device.index):
         return True
-    return device.nameless and any(not name.isdigit() for name in lacking(devices, present))
+    return device.nameless and any(not is_index(name) for name in lacking(devices, present))

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.checks.ghosts import WSL
 from tests.unit.checks.host import UUID, gpu, host
 from watchdog.checks import compute_floor
-from watchdog.core.facts import Absent, Probe, Unknown
+from watchdog.core.facts import Absent, NotMeasured, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, calls_for_a_stop
 from watchdog.core.limits import Limits
 
@@ -71,3 +71,15 @@ def test_a_probe_that_failed_is_told_and_none_is_nothing() -> None:
     [found] = compute_floor.check(host(probe=Unknown("no answer within 60 s")), Limits())
     assert (found.severity, found.reason, found.remedy) == (Severity.UNKNOWN, "no answer within 60 s", Remedy.PROBE)
     assert compute_floor.check(host(probe=Absent()), Limits()) == ()
+
+
+def test_each_device_is_judged_for_itself() -> None:
+    other = NotMeasured(device="GPU-other", label="T4 (GPU-other)", why="no answer within 60 s", tried=True)
+    used = NotMeasured(device="GPU-third", label="T4 (GPU-third)", why="it is in use by pid 99 (blender)", tried=False)
+    found = compute_floor.check(host(probe=(other, probe(tflops=0.5), used)), Limits())
+    assert [(each.severity, each.device) for each in found] == [
+        (Severity.UNKNOWN, "GPU-other"),
+        (Severity.CRITICAL, UUID),
+        (Severity.OK, "GPU-third"),
+    ]
+    assert found[2].reason == "not measured: it is in use by pid 99 (blender)"

@@ -20,7 +20,7 @@ def answer(**changes: Any) -> dict[str, Any]:
     """A row as bench/matmul.py prints it."""
     row = dict(
         format=1, device="a card", uuid=None, tflops=25.5, dtype="bf16", size=8192, seconds=0.043, correct=True,
-        worst_error=0.0021, threads=8, total_s=3.2,
+        worst_error=0.0021, threads=8, total_s=3.2, torch="2.7.1",
     )  # fmt: skip
     return row | changes
 

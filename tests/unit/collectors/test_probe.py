@@ -57,6 +57,7 @@ def test_a_right_product(standin: Standin) -> None:
         worst_error=0.0021,
         threads=8,
         total_s=3.2,
+        torch="2.7.1",
     )
     assert isinstance(fact, Known)
     assert before_s <= fact.at_s <= CLOCK.monotonic()
@@ -178,3 +179,21 @@ def test_a_python_that_is_not_there_names_the_setting(tmp_path: Path) -> None:
     none.parent.mkdir(parents=True)
     none.write_text("")
     assert "Permission denied" in why(ProbeReader(str(none), CLOCK, memory_bytes=2**30).measure(CPU, 5.0))
+
+
+# --- which Python -------------------------------------------------------------------------------------------
+def test_a_name_alone_is_looked_up_on_path(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"/nonexistent:{standin.path.parent}")
+    named = ProbeReader(standin.path.name, CLOCK, memory_bytes=2**30)
+    assert value(named.measure(UUID, 20.0)).tflops == 25.5
+    monkeypatch.setenv("PATH", "/nonexistent")
+    said = why(named.measure(UUID, 20.0))
+    assert said == "there is no 'python-with-torch' on PATH (/nonexistent); [probe] python names the one with torch"
+
+
+def test_a_path_that_is_relative_to_path_is_found_from_the_childs_folder(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(standin.path.parent.parent)
+    monkeypatch.setenv("PATH", standin.path.parent.name)
+    assert value(ProbeReader(standin.path.name, CLOCK, memory_bytes=2**30).measure(UUID, 20.0)).tflops == 25.5

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.checks.host import TRAINER_PID, UUID, beat, gpu, host, lock, process, processes
-from watchdog.core.facts import Absent, DeviceHolder, Facts, Unknown
+from watchdog.core.facts import Absent, DeviceHolder, Facts, Unknown, Wsl
 from watchdog.core.limits import Limits
-from watchdog.core.probing import to_measure
+from watchdog.core.probing import refused, to_measure
 
 OTHER = "GPU-77777777-0000-0000-0000-000000000000"
 NO_RUN = Absent("no run was ever launched")
@@ -98,8 +98,105 @@ def test_where_nvml_names_nobody_an_open_node_tells() -> None:
     holder = DeviceHolder(pid=99, command="python", nodes=("/dev/nvidiactl", "/dev/nvidia0"), of_run=False)
     held = idle(devices=(unnamed,), processes=processes(run=(), holders=(holder,)))
     assert why_not(held).endswith("is in use by pid 99 (python), which has /dev/nvidia0 open")
-    elsewhere = replace(holder, nodes=("/dev/nvidia1", "/dev/nvidiactl"))
-    assert measured(idle(devices=(unnamed,), processes=processes(run=(), holders=(elsewhere,)))) == [UUID]
+    elsewhere = processes(run=(), holders=(replace(holder, nodes=("/dev/nvidia1", "/dev/nvidiactl")),))
+    numbered = gpu(processes=unnamed.now.processes, minor=0)
+    assert measured(idle(devices=(numbered,), processes=elsewhere)) == [UUID]
+    assert "/dev/nvidia1 open" in why_not(idle(devices=(unnamed,), processes=elsewhere))  # its number is not told
+
+
+def test_the_number_of_a_node_is_not_the_index_of_the_device() -> None:
+    holder = DeviceHolder(pid=99, command="python", nodes=("/dev/nvidia1", "/dev/nvidiactl"), of_run=False)
+    swapped = (gpu(processes=(), minor=1), gpu(processes=(), uuid=OTHER, index=1, minor=0))
+    facts = idle(devices=swapped, processes=processes(run=(), holders=(holder,)))
+    assert measured(facts) == [OTHER]
+    (left_out,) = refused(facts, Limits())
+    assert (left_out.device, left_out.tried) == (UUID, False)
+    assert left_out.why == "it is in use by pid 99 (python), which has /dev/nvidia1 open"
+
+
+def test_who_computes_on_one_device_opens_the_nodes_of_all() -> None:
+    holder = DeviceHolder(pid=99, command="python", nodes=("/dev/nvidia0", "/dev/nvidia1"), of_run=False)
+    busy = gpu(processes=(process(pid=99),), minor=0)
+    held = processes(run=(), holders=(holder,))
+    assert measured(idle(devices=(busy, gpu(processes=(), uuid=OTHER, index=1, minor=1)), processes=held)) == [OTHER]
+    unnamed = gpu(processes=Unknown("not told"), uuid=OTHER, index=1, minor=1)
+    assert "in use by pid 99" in why_not(idle(devices=(busy, unnamed), processes=held), "1")
+
+
+# --- where those who compute may be out of sight ------------------------------------------------------------
+GIB = 1024**3
+CONTAINER = {"processes": processes(run=(), holders=(), initial_namespace=False)}
+HIDEPID = {"processes": processes(run=(), holders=(), initial_namespace=None)}
+WSL = {
+    "processes": processes(run=(), holders=(), initial_namespace=False),
+    "wsl": Wsl(
+        version=2, kernel="5.15-microsoft", systemd=True, guest_settings=Absent(), windows_settings=Absent(), dxg=True
+    ),
+}
+OUT_OF_SIGHT = pytest.mark.parametrize("where", [CONTAINER, HIDEPID, WSL], ids=["container", "hidepid", "wsl"])
+
+
+def unused(**changes: Any) -> Any:
+    return gpu(**({"processes": (), "utilization_percent": 0, "memory_used_bytes": GIB // 2} | changes))
+
+
+@OUT_OF_SIGHT
+@pytest.mark.parametrize("here", [True, False])
+def test_a_pid_that_may_be_anybodys_keeps_its_device(where: dict[str, Any], here: bool) -> None:
+    named = unused(processes=(process(pid=203311, here=here, command=""),))
+    assert "the driver names pid 203311" in why_not(idle(devices=(named,), **where))
+    hangs = host(beat=beat(age_s=500.0), devices=(named,), **where)  # by its number it is not our run either
+    assert "the driver names pid 203311" in why_not(hangs)
+
+
+@OUT_OF_SIGHT
+@pytest.mark.parametrize("listed", [(), Unknown("no processes are named here"), Absent("not on WSL")], ids=str)
+def test_out_of_sight_a_device_must_look_idle(where: dict[str, Any], listed: Any) -> None:
+    assert measured(idle(devices=(unused(processes=listed),), **where)) == [UUID]
+    busy = unused(processes=listed, utilization_percent=10)
+    assert "10 % utilization, 0.50 of 12.0 GiB in use" in why_not(idle(devices=(busy,), **where))
+    full = unused(processes=listed, memory_used_bytes=7 * GIB)
+    assert "0 % utilization, 7.0 of 12.0 GiB in use" in why_not(idle(devices=(full,), **where))
+    assert to_measure(idle(devices=(busy,), **where), Limits(idle_percent=11)) == (busy,)
+
+
+def test_a_desktop_of_windows_may_have_its_memory() -> None:
+    desktop = unused(memory_used_bytes=3 * GIB, utilization_percent=6, processes=(process(pid=25, kind="graphics"),))
+    assert measured(idle(devices=(desktop,), **WSL)) == [UUID]
+    assert "3.0 of 12.0 GiB" in why_not(idle(devices=(desktop,), **CONTAINER))
+
+
+def test_a_training_that_pauses_for_a_moment_is_one() -> None:
+    device = unused()
+    then = replace(device.recent[1], utilization_percent=replace(device.recent[1].utilization_percent, value=64))
+    pausing = replace(device, recent=(device.recent[0], then, *device.recent[2:]))
+    assert "64 % utilization" in why_not(idle(devices=(pausing,), **CONTAINER))
+
+
+@pytest.mark.parametrize("name", ["utilization_percent", "memory_used_bytes", "memory_total_bytes"])
+def test_out_of_sight_a_figure_that_is_not_told_is_not_idle(name: str) -> None:
+    assert "may be in use" in why_not(idle(devices=(unused(**{name: Unknown("the call failed")}),), **WSL))
+
+
+def test_under_mig_there_is_no_utilization_and_memory_tells() -> None:
+    assert measured(idle(devices=(unused(utilization_percent=Absent("MIG")),), **CONTAINER)) == [UUID]
+
+
+def test_on_wsl_the_bridge_is_the_node_of_all_devices() -> None:
+    holder = DeviceHolder(pid=99, command="python", nodes=("/dev/dxg",), of_run=False)
+    held = WSL | {"processes": replace(WSL["processes"], holders=(holder,))}
+    assert why_not(idle(devices=(unused(),), **held)).endswith("is in use by pid 99 (python), which has /dev/dxg open")
+    desktop = unused(processes=(process(pid=99, kind="graphics"),))
+    assert measured(idle(devices=(desktop,), **held)) == [UUID]
+    ours = WSL | {"processes": replace(WSL["processes"], holders=(replace(holder, of_run=True),))}
+    assert measured(idle(devices=(unused(),), **ours)) == [UUID]
+
+
+def test_where_open_files_are_hidden_and_nobody_is_named_the_device_must_look_idle() -> None:
+    hidden = processes(run=(), holders=(), unreadable=40)
+    busy = gpu(processes=Unknown("no permission"))
+    assert "97 % utilization" in why_not(idle(devices=(busy,), processes=hidden))
+    assert measured(idle(devices=(gpu(processes=()),), processes=hidden)) == [UUID]  # named: nobody
 
 
 @pytest.mark.parametrize("changes", [{"missing": True}, {"lost_code": 15}])
