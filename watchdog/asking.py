@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 _SAY_EVERY_S = 10.0
 
 
-def _ask(folders: JobFolders, command: str) -> dict[str, Any]:
+def _ask(folders: JobFolders, command: str, wait_s: float = 5.0) -> dict[str, Any]:
     """One question to the supervisor. Raises NoSupervisorError, ControlError."""
-    answer = request(folders.socket, {"command": command}, 5.0)
+    answer = request(folders.socket, {"command": command}, wait_s)
     if answer.get("ok") is not True:
         raise ControlError(str(answer.get("error", "the supervisor gave no reason")))
     return answer
 
 
-def status_of(settings: Settings) -> StatusView:
+def status_of(settings: Settings, wait_s: float = 5.0) -> StatusView:
     """The living supervisor's view, else what the ledger says. Raises StateError, ControlError."""
     folders = folders_of(settings)
     try:
-        return _living_view(folders)
+        return _living_view(folders, wait_s)
     except NoSupervisorError:
         events, _ = read_events(folders.ledger)
         view = view_of_ledger(settings, folders, fold(events))
@@ -50,9 +50,9 @@ def status_of(settings: Settings) -> StatusView:
         return dataclasses.replace(view, run=run, supervisor_pid=_other_supervisor(folders))
 
 
-def _living_view(folders: JobFolders) -> StatusView:
+def _living_view(folders: JobFolders, wait_s: float = 5.0) -> StatusView:
     """The view of the supervisor that answers. Raises NoSupervisorError, ControlError."""
-    record = _ask(folders, "status").get("status")
+    record = _ask(folders, "status", wait_s).get("status")
     try:
         return view_from_record(record)
     except (AttributeError, KeyError, TypeError, ValueError, ContractError) as error:
@@ -121,7 +121,7 @@ def relaunch_job(settings: Settings, argv: list[str]) -> str:
 
 def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
     if not _ever_was(folders):
-        return f"job {settings.job.name} never ran, so nothing is held; start it: {_how_to_start(settings, ())}"
+        return f"job {settings.job.name} never ran, so nothing is held; start it: {how_to_start(settings, ())}"
     from watchdog.clock import SystemClock
     from watchdog.opening import host_or_error, open_ledger, take
 
@@ -131,14 +131,14 @@ def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
         ledger = open_ledger(folders, clock, host_or_error())
         with contextlib.closing(ledger):
             history = fold(ledger.events)
-            start = "start the supervisor: " + _how_to_start(settings, ledger.events)
+            start = "start the supervisor: " + how_to_start(settings, ledger.events)
             if history.hold is None:
                 return f"job {settings.job.name}: no supervisor runs and nothing is held; {start}"
             ledger.record("lifted", "the hold is lifted by a person")
             return f"job {settings.job.name}: the hold is lifted ({history.hold}); {start}"
 
 
-def _how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
+def how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
     """The command that supervises this very job again."""
     words = "watchdog run"
     if not settings.job.built_in:
@@ -147,6 +147,11 @@ def _how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
     if launches and isinstance(launches[-1], list) and settings.job.name != DEFAULT_JOB:
         return words + " -- " + shlex.join(str(part) for part in launches[-1])
     return words
+
+
+def start_command(settings: Settings) -> str:
+    """As above, with what the ledger remembers of the command. Raises StateError."""
+    return how_to_start(settings, read_events(folders_of(settings).ledger)[0])
 
 
 def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:

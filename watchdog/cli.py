@@ -186,13 +186,13 @@ def diagnose(
     if not math.isfinite(wait):
         raise SettingsError(f"--wait {wait}: must be a number of seconds")
     diagnosis = diagnose_job(settings, checks=checks, probe=probe, wait_s=wait)
-    if as_json:
-        print(json.dumps(render_diagnose.to_json(diagnosis), indent=1, allow_nan=False))
-    else:
-        from watchdog.places import job_options
+    from watchdog.places import job_options
 
+    options = job_options(settings)
+    if as_json:
+        print(json.dumps(render_diagnose.to_json(diagnosis, options), indent=1, allow_nan=False))
+    else:
         colour = render_diagnose.wants_colour(sys.stdout, os.environ)
-        options = job_options(settings)
         print(render_diagnose.human(diagnosis, colour=colour, everything=everything or bool(check), options=options))
     _leave(diagnosis.exit_code)
 
@@ -208,9 +208,14 @@ def probe(
     """Measure the job's GPUs, or the CPU where there is none, with a matrix product; never beside a living run."""
     from watchdog.diagnosing import probe_job
     from watchdog.measuring import report_lines, report_record
+    from watchdog.places import job_options
 
-    report = probe_job(_host_or_job(config, job), device=device, store=store)
-    print(json.dumps(report_record(report), indent=1, allow_nan=False) if as_json else "\n".join(report_lines(report)))
+    settings = _host_or_job(config, job)
+    report = probe_job(settings, device=device, store=store)
+    if as_json:
+        print(json.dumps(report_record(report), indent=1, allow_nan=False))
+    else:
+        print("\n".join(report_lines(report, job_options(settings))))
     _leave(report.exit_code)
 
 

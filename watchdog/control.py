@@ -352,6 +352,11 @@ def request(path: Path, message: Message, timeout_s: float = 5.0) -> Message:
     Raises NoSupervisorError when nobody listens there, ControlError for everything else: no permission, no answer
     within `timeout_s`, an answer that is no JSON object.
     """
+    return request_and_pid(path, message, timeout_s)[0]
+
+
+def request_and_pid(path: Path, message: Message, timeout_s: float = 5.0) -> tuple[Message, int]:
+    """As `request`, and who answered, by the kernel's word: its pid as we count, 0 where it has none here."""
     deadline_s = time.monotonic() + timeout_s
     line = json.dumps(message, allow_nan=False).encode() + b"\n"
     if len(line) > MESSAGE_LIMIT_BYTES:
@@ -359,6 +364,8 @@ def request(path: Path, message: Message, timeout_s: float = 5.0) -> Message:
     try:
         with _unix_socket() as connection:
             _connect(connection, path, deadline_s)
+            raw_credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid: int = _CREDENTIALS.unpack(raw_credentials)[0]
             # Refused or displaced before the line was out: the answer says why, and it is still there to be read.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(line, socket.MSG_NOSIGNAL)
@@ -383,7 +390,7 @@ def request(path: Path, message: Message, timeout_s: float = 5.0) -> Message:
         raise ControlError(f"the answer behind {path} is not JSON: {bytes(raw[:80])!r}") from error
     if not isinstance(answer, dict):
         raise ControlError(f"the answer behind {path} is a JSON {type(answer).__name__}, not an object")
-    return answer
+    return answer, pid
 
 
 def _left_s(deadline_s: float) -> float:

@@ -16,12 +16,13 @@ from watchdog.clock import SystemClock
 from watchdog.collectors.roots import Roots
 from watchdog.core.diagnosis import Diagnosis
 from watchdog.core.fact import Absent, Fact, Unknown
-from watchdog.core.facts import Device, Facts, Probe
+from watchdog.core.facts import Device, Facts, Probed
 from watchdog.core.identity import ProcessId
 from watchdog.diagnose import Measure, OfRun, Targets, diagnose
 from watchdog.errors import SettingsError, StateError
 from watchdog.folders import JobFolders
 from watchdog.joblimits import limits_of
+from watchdog.jobseen import job_seen
 from watchdog.lookout import Lookout
 from watchdog.places import folders_of
 from watchdog.settings import Settings
@@ -57,6 +58,8 @@ def diagnose_job(settings: Settings, *, checks: tuple[Check, ...], probe: bool, 
         measure=_measure(settings, clock) if probe else None,
         remembered=memory,
         deadline_s=wait_s,
+        say=_say,
+        job=job_seen(settings) if checks == CATALOGUE else None,
     )
 
 
@@ -94,7 +97,7 @@ def _say(words: str) -> None:
 
 
 def _measure(settings: Settings, clock: SystemClock) -> Measure:
-    def measure(facts: Facts, devices: tuple[Device, ...]) -> Fact[tuple[Probe, ...]]:
+    def measure(facts: Facts, devices: tuple[Device, ...]) -> Fact[tuple[Probed, ...]]:
         from watchdog.measuring import Measuring, driver_of
 
         try:
@@ -109,7 +112,7 @@ def _of_run(
     settings: Settings, folders: JobFolders, clock: SystemClock
 ) -> tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]:
     """What is known of a run, and how to put in what its supervisor remembers; cheap where there never was one."""
-    if not folders.run_record.exists():
+    if not folders.run_record.exists() and not folders.supervisor_lock.exists():
         never = Absent("no run was ever launched")
         return _as_seen, OfRun(beat=never, progress=never), None
     from watchdog.runfacts import of_run

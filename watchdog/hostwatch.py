@@ -25,8 +25,8 @@ from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.collectors.runner import Runner
 from watchdog.core.collectorview import CollectorView
-from watchdog.core.devicegate import device_gate, uses_gpu
-from watchdog.core.facts import Absent, Fact, Facts, Known, Unknown
+from watchdog.core.devicegate import device_gate, held_by_run, uses_gpu
+from watchdog.core.facts import Absent, Fact, Facts, Known, Supervisor, Unknown
 from watchdog.core.findings import Finding, Severity
 from watchdog.core.gates import disk_gate, lock_gate, memory_gate
 from watchdog.core.identity import ProcessId
@@ -58,7 +58,9 @@ class HostWatch:
         self._lookout = Lookout(targets, roots=Roots(), clock=clock, environ=environ, uses_gpu=gpu)
         self._run = OfRun(beat=Absent("no run is alive"), progress=Absent("no run is alive"))
         self._facts: Facts | None = None
-        self._seeing_s = clock.monotonic()  # the last moment at which nothing was unseen
+        self._unseen_since: dict[tuple[str, int], float] = {}  # each by itself: several in turn are no blindness
+        self._self = Supervisor(pid=os.getpid())
+        self._used_gpu = False  # a run of this job was seen with a device open
         self._judged_s: float | None = None
         self.findings: tuple[Finding, ...] = ()
 
@@ -66,9 +68,10 @@ class HostWatch:
     def look(self) -> Facts:
         """The newest facts of this turn, at once; about the run as it was when it was last judged."""
         facts = self._lookout.poll(self._run)
-        if not unseen(facts):
-            self._seeing_s = facts.at_s
-        self._facts = facts = replace(facts, blind_s=facts.at_s - self._seeing_s)
+        self._unseen_since = {name: self._unseen_since.get(name, facts.at_s) for name in unseen(facts)}
+        blind_s = max((facts.at_s - since_s for since_s in self._unseen_since.values()), default=0.0)
+        self._facts = facts = replace(facts, blind_s=blind_s, supervisor=self._self)
+        self._used_gpu = self._used_gpu or held_by_run(facts)
         return facts
 
     @property
@@ -107,7 +110,12 @@ class HostWatch:
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
             memory_gate(facts.memory, self.memory_need_bytes),
             *(disk_gate(disk, self._settings.disk.need_bytes) for disk in launchable),
-            *device_gate(facts, self.limits, catalogue.judge(facts, self.limits, catalogue.GATING)),
+            *device_gate(
+                facts,
+                self.limits,
+                catalogue.judge(facts, self.limits, catalogue.GATING),
+                used_gpu=self._used_gpu,
+            ),
         )
 
     def unread(self, *collectors: str) -> bool:
@@ -120,7 +128,7 @@ class HostWatch:
     def ask_afresh(self, away_s: float) -> None:
         """After a gap of `away_s` in our schedule: what was read before it is not believed any more."""
         self._lookout.ask_afresh(away_s)
-        self._seeing_s = self._clock.monotonic()
+        self._unseen_since.clear()
 
     def close(self) -> None:
         """Let the sampling child go."""

@@ -21,6 +21,8 @@ def view_of_ledger(settings: Settings, folders: JobFolders, history: History) ->
         state = Phase.FINISHED.value
     elif history.launches == 0:
         state = "never started"
+    elif history.left is not None and history.open_run is None:
+        state = "stopped"
     else:
         state = "unsupervised"
     run = None
@@ -38,7 +40,7 @@ def view_of_ledger(settings: Settings, folders: JobFolders, history: History) ->
         state=state,
         since_wall_s=history.last_wall_s or wall_s,
         now_wall_s=wall_s,
-        sentence=history.last_sentence,
+        sentence=history.left if state == "stopped" and history.left else history.last_sentence,
         hold_reason=history.hold,
         last_error=history.last_error,
         run=run,

@@ -27,7 +27,7 @@ from watchdog.collectors.runner import Runner
 from watchdog.collectors.wsl import WslReader
 from watchdog.core.collectorview import CollectorView
 from watchdog.core.fact import Absent, Fact, Known, Unknown
-from watchdog.core.facts import BeatFact, Clocks, Device, Driver, Facts, Lock, Probe, Progress
+from watchdog.core.facts import BeatFact, Clocks, Device, Driver, Facts, Lock, Probed, Progress, Supervisor
 from watchdog.core.identity import ProcessId
 
 _NOT_MEASURED = Absent("not measured")
@@ -52,7 +52,7 @@ CALM_SAMPLES = 5
 
 
 class Targets(Struct, frozen=True):
-    """What to look at: (path, purpose) pairs. Disks: state, checkpoints, cache. Locks: supervisor, run.
+    """What to look at: (path, purpose) pairs. Disks: state, checkpoints. Locks: supervisor, run.
 
     A purpose names a collector, so each is there once. `root` is the shim of the living run.
     """
@@ -73,8 +73,9 @@ class OfRun(Struct, frozen=True, kw_only=True):
 
     beat: Fact[BeatFact]
     progress: Fact[Progress]
-    probe: Fact[tuple[Probe, ...]] = _NOT_MEASURED
+    probe: Fact[tuple[Probed, ...]] = _NOT_MEASURED
     blind_s: float = 0.0
+    supervisor: Supervisor | None = None
 
 
 class Lookout:
@@ -91,7 +92,7 @@ class Lookout:
         uses_gpu: bool = True,
     ) -> None:
         """`only`: the facts that are wanted; None = all of them. Without `uses_gpu` no driver is asked."""
-        self.root = targets.root
+        self._root = targets.root
         self.calm = False
         self._targets = targets
         self._roots = roots
@@ -110,6 +111,17 @@ class Lookout:
         self._unread: set[str] = set()
         self._calls = self._all_calls(environ)  # nothing is started before the first look
 
+    @property
+    def root(self) -> ProcessId | None:
+        """The shim of the living run. With another one the process table is read anew: else its ranks look foreign."""
+        return self._root
+
+    @root.setter
+    def root(self, root: ProcessId | None) -> None:
+        if root != self._root:
+            self._root = root
+            self._runner.soon("processes")
+
     def _wants(self, *facts: str) -> bool:
         return self._only is None or any(fact in self._only for fact in facts)
 
@@ -123,7 +135,7 @@ class Lookout:
             "oom": ("oom", OomReader(roots, clock).read),
             "kernel": ("kernel", kernel.read),
             "wsl": ("wsl", lambda: wsl.read(_DEADLINE_S)),
-            "processes": ("processes", lambda: self._processes.read(self.root, leave_out=self._own_pids())),
+            "processes": ("processes", lambda: self._processes.read(self._root, leave_out=self._own_pids())),
         }
         for purpose, reader in self._disks.items():
             calls[f"disk_{purpose}"] = ("disks", reader.read)
@@ -213,6 +225,7 @@ class Lookout:
             clocks=self._seen_clocks(),
             wsl=newest("wsl"),
             blind_s=run.blind_s,
+            supervisor=run.supervisor,
         )
 
     def _own_pids(self) -> tuple[int, ...]:

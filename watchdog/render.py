@@ -81,6 +81,11 @@ def _progress(run: RunView) -> str:
     return f"{run.phase}{': ' + run.status if run.status else ''}"
 
 
+def after_hold(options: str) -> str:
+    """What a person does about a hold."""
+    return f"remove the reason, then: watchdog relaunch{options}"
+
+
 def status_lines(view: StatusView) -> list[str]:
     """`watchdog status` for people."""
     since = duration(max(0.0, view.now_wall_s - view.since_wall_s))
@@ -90,7 +95,7 @@ def status_lines(view: StatusView) -> list[str]:
         lines.append(f"{'HOLD':<11} {view.hold_reason}")
         if view.last_error:
             lines.append(f"{'last error':<11} {view.last_error}")
-        lines.append(f"{'next':<11} remove the reason, then: watchdog relaunch{view.options}")
+        lines.append(f"{'next':<11} {after_hold(view.options)}")
     if view.waiting_for:
         lines.append(f"{'waits for':<11} {view.waiting_for}")
     for finding in view.findings:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from watchdog.checks.catalogue import CATALOGUE, Check
-from watchdog.core.diagnosis import Diagnosis
+from watchdog.core.diagnosis import Diagnosis, JobSeen
 from watchdog.core.fact import Absent
 from watchdog.core.findings import Finding, Remedy, Severity, next_step
 from watchdog.core.limits import Limits
@@ -29,6 +29,7 @@ _WORDS = {
 _COLOURS = {Severity.CRITICAL: "\x1b[1;31m", Severity.WARNING: "\x1b[33m", Severity.UNKNOWN: "\x1b[36m"}
 _RESET = "\x1b[0m"
 _ABSENT = "absent"
+_QUIET_STATES = ("running", "never started")
 _WIDTH = 10  # of the first word, so that what follows stands in one column
 
 
@@ -56,6 +57,7 @@ def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = Fals
     """
     lines: list[str] = []
     quiet = 0
+    head = [] if diagnosis.job is None else _job_lines(diagnosis.job, colour, everything)
     for finding in sorted(diagnosis.findings, key=lambda finding: -finding.severity):
         is_absent = finding.severity is Severity.OK and finding.check in diagnosis.absent
         if finding.severity is Severity.OK and not is_absent and not everything:
@@ -67,7 +69,28 @@ def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = Fals
     if quiet:
         more = " more" if lines else ""
         lines.append(f"{'ok':<{_WIDTH}}{quiet}{more} {'finding' if quiet == 1 else 'findings'}   (--all to see them)")
-    return "\n".join(lines)
+    return "\n".join(head + lines)
+
+
+def _job_lines(job: JobSeen, colour: bool, everything: bool) -> list[str]:
+    """What the job is; a job that runs, or never did, is nothing to tell unasked."""
+    if job.state in _QUIET_STATES and job.severity is Severity.OK and not everything:
+        return []
+    own = {"hold": "HOLD", "finished": "finished", "stopped": "stopped"}
+    word = own.get(job.state, "job" if job.severity is Severity.OK else _WORDS[job.severity])
+    state = "" if job.state in own else f" · {job.state}"
+    lines = [f"{_padded(word, job.severity, colour)}job {job.name}{state} · {printable(job.reason)}"]
+    lines.extend(f"  {printable(line)}" for line in job.evidence)
+    if job.next:
+        lines.append(f"  {'next':<{_WIDTH - 2}}{printable(job.next)}")
+    return lines
+
+
+def _padded(word: str, severity: Severity, colour: bool) -> str:
+    """The first word of a finding, as wide as all of them."""
+    if colour and severity in _COLOURS:
+        return f"{_COLOURS[severity]}{word}{_RESET}{' ' * (_WIDTH - len(word))}"
+    return f"{word:<{_WIDTH}}"
 
 
 def _silent(diagnosis: Diagnosis) -> list[str]:
@@ -84,30 +107,38 @@ def _silent(diagnosis: Diagnosis) -> list[str]:
 
 def _lines(finding: Finding, is_absent: bool, colour: bool, options: str) -> list[str]:
     word = _ABSENT if is_absent else _WORDS[finding.severity]
-    padded = f"{word:<{_WIDTH}}"
-    if colour and finding.severity in _COLOURS:
-        padded = f"{_COLOURS[finding.severity]}{word}{_RESET}{' ' * (_WIDTH - len(word))}"
     title = printable(finding.subject)
     if finding.check.replace("-", " ") != finding.subject:
         title += f" · {finding.check}"
-    lines = [f"{padded}{title} · {printable(finding.reason)}"]
+    lines = [f"{_padded(word, finding.severity, colour)}{title} · {printable(finding.reason)}"]
     lines.extend(f"  {printable(line)}" for line in finding.evidence)
     if finding.cause:
         lines.append(f"  {'cause':<{_WIDTH - 2}}{printable(finding.cause)}")
     if finding.remedy is not Remedy.NONE:
-        lines.append(f"  {'next':<{_WIDTH - 2}}{next_step(finding.remedy, options)}")
+        lines.append(f"  {'next':<{_WIDTH - 2}}{printable(next_step(finding, options))}")
     return lines
 
 
-def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis for programs, as docs/diagnose.schema.json says.
+def to_json(diagnosis: Diagnosis, options: str = "") -> dict[str, Any]:
+    """A diagnosis for programs, as docs/diagnose.schema.json says. `options` as for `human`.
 
     `format` is raised when a field changes its meaning or goes away.
     """
+    job = diagnosis.job
     return {
         "format": FORMAT,
         "exit_code": diagnosis.exit_code,
         "taken_wall_s": diagnosis.taken_wall_s,
+        "job": None
+        if job is None
+        else {
+            "name": job.name,
+            "state": job.state,
+            "severity": job.severity.name.lower(),
+            "reason": printable(job.reason),
+            "evidence": [printable(line) for line in job.evidence],
+            "next": printable(job.next) or None,
+        },
         "findings": [
             {
                 "check": finding.check,
@@ -119,7 +150,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "evidence": [printable(line) for line in finding.evidence],
                 "cause": printable(finding.cause) or None,
                 "remedy": finding.remedy.name.lower(),
-                "next": None if finding.remedy is Remedy.NONE else finding.remedy.value,
+                "next": None if finding.remedy is Remedy.NONE else printable(next_step(finding, options)),
             }
             for finding in diagnosis.findings
         ],

@@ -27,7 +27,7 @@ stale.
   `absent`, and no fault. A device that the job does not name is never critical.
 - A check is switched off with `[checks] off = ["name"]`; a limit is changed in `[limits]`.
 - Exit codes of `watchdog diagnose`: 0 ok, 1 warning, 2 critical, 3 unknown (also a usage error or a failure of its
-  own).
+  own). A job on hold is critical, one that nobody watches a warning, whatever the host is like.
 
 """
 

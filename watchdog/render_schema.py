@@ -23,6 +23,7 @@ from watchdog.core.collectorview import CollectorView
 from watchdog.core.fact import Absent, Known, Unknown
 from watchdog.core.facts import Facts
 from watchdog.core.findings import Remedy, Severity
+from watchdog.core.phase import Phase
 from watchdog.render_diagnose import FORMAT
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
@@ -38,6 +39,7 @@ def schema() -> dict[str, Any]:
         "format": {"const": FORMAT, "description": "Raised when a field changes its meaning or goes away."},
         "exit_code": {"enum": [0, 1, 2, 3], "description": "0 ok, 1 warning, 2 critical, 3 unknown."},
         "taken_wall_s": {"type": "number", "description": "Seconds since the epoch."},
+        "job": {"anyOf": [_job(), {"type": "null"}], "description": "null where only some checks were asked for."},
         "findings": {"type": "array", "items": _finding(), "description": "In the order of the catalogue."},
         "collectors": {"type": "object", "additionalProperties": collector},
         "facts": facts,
@@ -48,6 +50,24 @@ def schema() -> dict[str, Any]:
         **_object(properties),
         "$defs": definitions,
     }
+
+
+def _job() -> dict[str, Any]:
+    states = ", ".join(phase.value for phase in Phase)
+    return _object(
+        {
+            "name": {"type": "string"},
+            "state": {
+                "type": "string",
+                "description": f"As watchdog status has it: {states}; without a supervisor also never started, "
+                "stopped, unsupervised; unknown where nobody can tell. A hold is critical: it waits for a person.",
+            },
+            "severity": {"enum": [severity.name.lower() for severity in Severity]},
+            "reason": {"type": "string", "description": "Why it is so: of a hold, what led to it."},
+            "evidence": {"type": "array", "items": {"type": "string"}},
+            "next": {**_TEXT_OR_NULL, "description": "What a person does next; null where there is nothing to do."},
+        }
+    )
 
 
 def _finding() -> dict[str, Any]:

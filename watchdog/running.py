@@ -27,7 +27,7 @@ from watchdog.ledger import read_events
 from watchdog.ledgerview import view_of_ledger
 from watchdog.opening import OpenJob, open_job, run_lock_holders, run_lock_is_free
 from watchdog.places import folders_of, job_options
-from watchdog.render import duration, summary_lines
+from watchdog.render import after_hold, duration, summary_lines
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 
@@ -157,7 +157,7 @@ def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusVi
     if view.hold_reason is not None:
         if view.last_error:
             screen.line("error", view.last_error)
-        screen.line("next", f"remove the reason, then: watchdog relaunch{job_options(settings)}")
+        screen.line("next", after_hold(job_options(settings)))
     elif code == EXIT_OK:
         say_finished(settings, job.folders, job, screen, None)
     elif code != EXIT_FAILURE:

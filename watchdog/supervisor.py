@@ -10,7 +10,7 @@ import ctypes
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from watchdog.checkpoints.verifier import Knowledge, Verifier
@@ -22,7 +22,6 @@ from watchdog.control import ControlServer
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Choice
 from watchdog.core.decide import decide, resumed
-from watchdog.core.episodes import Episode, Key, follow
 from watchdog.core.history import History, fold
 from watchdog.core.pace import Pace
 from watchdog.core.phase import Phase
@@ -43,6 +42,7 @@ from watchdog.core.state import (
     TerminateRest,
 )
 from watchdog.core.view import StatusView
+from watchdog.episodes import EpisodeBook
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
 from watchdog.hostwatch import HostWatch
 from watchdog.launching import launch_run
@@ -52,8 +52,7 @@ from watchdog.metrics import Metrics
 from watchdog.opening import OpenJob
 from watchdog.progressing import ProgressEyes
 from watchdog.remembered import Remembered, remember
-from watchdog.render import duration, live_line
-from watchdog.render_facts import finding_record
+from watchdog.render import live_line
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.signalling import Signaller
@@ -125,7 +124,7 @@ class Supervisor:
         self._state: State = restore(self._history, living, clock.monotonic(), policy)
         self._host = HostWatch(settings, job.folders, clock, os.environ)
         self._progress = ProgressEyes(settings.job.progress, clock)
-        self._episodes: Mapping[Key, Episode] = {}
+        self._episodes = EpisodeBook(self._record, self._say_trouble)
         self._eyes = RunEyes(job.folders, clock, self._say_trouble)
         self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
         self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered)
@@ -308,19 +307,8 @@ class Supervisor:
         """What the checks make of the host and of the run; an episode is told when it begins and when it is over."""
         run = self._progress.look(self._watch, seen, self._policy, self._state.run)
         root = self._watch.shim_id if self._watch is not None and seen.shim is Shim.ALIVE else None
-        if not self._host.judge(run, root):
-            return
-        turn = follow(self._episodes, self._host.findings, seen.now_s)
-        self._episodes = turn.episodes
-        for finding in turn.begun:
-            words = f"{finding.subject} · {finding.check} · {finding.reason}"
-            self._note("finding", words, **finding_record(finding))
-        for episode in turn.over:
-            finding = episode.finding
-            words = (
-                f"{finding.subject} · {finding.check} · in order again after {duration(seen.now_s - episode.since_s)}"
-            )
-            self._note("finding_over", words, check=finding.check, subject=finding.subject)
+        if self._host.judge(run, root):
+            self._episodes.look(self._host.findings, seen.now_s)
 
     def _take_results(self) -> None:
         """What the verifier found: recorded first, then believed."""

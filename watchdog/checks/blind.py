@@ -1,10 +1,11 @@
 """Something that is here could not be seen for a long time.
 
-Proves: facts were unknown for as long as the limit says, by the count of who watches; nobody knows whether what they
-would tell is in order.
+Proves: a fact was unknown at every look for as long as the limit says, by the count of who watches; nobody knows
+whether what it would tell is in order.
 
-Near misses: what is absent cannot be seen and need not be. A short blindness is told by the checks of the facts
-themselves, and nothing is said here. Progress and probe count as their own: a run may say nothing of its steps.
+Near misses: several facts that cannot be seen in turn, each for a short while. What is absent cannot be seen and need
+not be. A short blindness is told by the checks of the facts themselves, and nothing is said here. Progress and probe
+count as their own: a run may say nothing of its steps.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from watchdog.core.findings import Finding, Remedy, Severity, fine
 from watchdog.core.limits import Limits
 
 NAME = "blind"
-# Not the kernel log: without root it may be hidden for good, and io-errors says so at each look.
+# Not the kernel log: io-errors tells of it at each look.
 NEEDS = ("memory", "pressure", "oom", "disks", "locks", "driver", "devices", "processes", "beat", "clocks")
 LIMITS = ("blind_s",)
 WORST = Severity.WARNING
 REMEDIES = (Remedy.LOOK,)
 
 
-def unseen(facts: Facts) -> tuple[tuple[str, str], ...]:
-    """(fact, why) of everything that is here and could not be seen."""
-    found = []
+def unseen(facts: Facts) -> dict[tuple[str, int], str]:
+    """By fact, and which of several: why what is here could not be seen."""
+    found = {}
     for name in NEEDS:
         given = getattr(facts, name)
-        for fact in given if isinstance(given, tuple) else (given,):
+        for number, fact in enumerate(given if isinstance(given, tuple) else (given,)):
             if isinstance(fact, Unknown):
-                found.append((name, fact.why))
-    return tuple(found)
+                found[name, number] = fact.why
+    return found
 
 
 def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
@@ -45,8 +46,9 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         check=NAME,
         severity=Severity.WARNING,
         subject="the watchdog",
-        reason=f"for {duration(facts.blind_s)} it could not see: {names}",
-        evidence=tuple(f"{name}: {why}" for name, why in missing),
+        reason=f"for {duration(facts.blind_s)} it could not see: {names}"
+        + (" (the longest of them)" if len(missing) > 1 else ""),
+        evidence=tuple(f"{name}: {why}" for (name, _), why in missing.items()),
         cause="what is looked at hangs, or this user may not look at it",
         remedy=Remedy.LOOK,
     )

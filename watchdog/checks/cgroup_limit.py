@@ -40,7 +40,7 @@ def _judge(group: CgroupLimit, fraction: float) -> Finding:
         check=NAME,
         severity=Severity.WARNING,
         subject=subject,
-        reason=f"{held}: over {fraction:.0%} of the limit",
+        reason=f"{held}: over {fraction * 100:g} % of the limit",
         cause="what runs in this cgroup needs nearly all that it is allowed",
         remedy=Remedy.RAISE_LIMIT,
     )

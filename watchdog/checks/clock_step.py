@@ -33,7 +33,8 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     ]
     if not steps:
         watched_s = min(facts.clocks.value.watched_s, limits.jump_window_s)
-        return fine(NAME, "wall clock", f"not set in the last {duration(watched_s)}" if watched_s else "looked at once")
+        watched = f"not set in the last {duration(watched_s)}" if watched_s >= 1 else "looked at once"
+        return fine(NAME, "wall clock", watched)
     told = [
         f"set {'forward' if one.seconds > 0 else 'back'} by {duration(abs(one.seconds))}, "
         f"{duration(facts.at_s - one.at_s)} ago"

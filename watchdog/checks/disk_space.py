@@ -1,6 +1,6 @@
 """Free space is below the need where the job writes.
 
-Proves: the file system under the state, checkpoint or cache folder has less room than a launch needs (critical), or
+Proves: the file system under the state or checkpoint folder has less room than a launch needs (critical), or
 less than twice that (warning).
 
 Near misses: the blocks kept for root are not ours to plan with and not counted; on WSL the figure is that of the

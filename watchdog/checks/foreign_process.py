@@ -6,17 +6,20 @@ so much was in use, and it has the device's node open, as data-loader workers ha
 PR 682: 126 of them). It takes memory and time from the run or from the next launch. It may be anybody's: nothing is
 ended for it.
 
-Near misses: graphics (desktop, browser) and small contexts; a process that is there for a sample or two; the MPS
-server, which lends the device to others; in a container or on WSL a pid may be the number of somebody outside: there it
-counts only with a device node open. An open node alone says nothing: not of daemons that keep every device open, not
-while the run has it open as well, and not where processes of others are out of sight.
+Near misses: graphics (desktop, browser) and small contexts; a process that is there for a sample or two; a rank or
+worker of the run that started after the process table was read; the MPS server, which lends the device to others; in a
+container or on WSL a pid may be the number of somebody outside: there it counts only with a device node open. An open
+node alone says nothing: not of daemons that keep every device open, not while the run has it open as well, and not
+where processes of others are out of sight.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from watchdog.checks.contradiction import looks_wanted
 from watchdog.checks.figures import size
-from watchdog.checks.owners import comparable, holds, judged, others, unlisted
+from watchdog.checks.owners import comparable, holds, judged, lists_wanted, others, seen_since, unlisted
 from watchdog.core.facts import Device, DeviceHolder, DeviceProcess, DeviceSample, Facts, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -53,11 +56,13 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
     if not foreign:
         heirs = _heirs(device, facts, limits)
         if heirs:
-            return _unlisted(device, heirs, limits)
+            return _unlisted(device, heirs, facts, limits)
         return fine(NAME, device.label, "no process of others computes on it", device=device.uuid)
-    reason = f"{_words(foreign[0])}, is not of the run" + (f", and {len(foreign) - 1} more" if foreign[1:] else "")
-    missing = limits.lost_pid_looks - len(device.recent)
-    if missing > 0:
+    proven = [each for each in foreign if seen_since(facts, _first_listed_s(device, each.pid))]
+    missing = lists_wanted(device, limits) or (0 if proven else 1)
+    foreign = foreign if missing else proven
+    reason = f"{_words(foreign[0])}{_more(foreign)} not of the run"
+    if missing:
         return unsure(NAME, device.label, reason, missing, device=device.uuid)
     return Finding(
         check=NAME,
@@ -69,6 +74,21 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
         remedy=Remedy.ASK_OWNER,
         device=device.uuid,
     )
+
+
+def _first_listed_s(device: Device, pid: int) -> float:
+    """When the driver first listed it, as far back as samples are kept; newest where it is not listed at all."""
+    moments = (each.at_s for each in device.recent if any(one.pid == pid for one in value_of(each.processes) or ()))
+    return min(moments, default=device.now.at_s)
+
+
+def _first_s(device: Device, limits: Limits) -> float:
+    """When the window began in which nobody was listed: who owns the memory was there, and had a node open."""
+    return device.recent[-limits.lost_pid_looks :][0].at_s
+
+
+def _more(foreign: Sequence[DeviceProcess]) -> str:
+    return f", and {len(foreign) - 1} more are" if foreign[1:] else ", is"
 
 
 def _words(process: DeviceProcess) -> str:
@@ -94,12 +114,12 @@ def _heirs(device: Device, facts: Facts, limits: Limits) -> tuple[DeviceHolder, 
     return () if any(each.of_run for each in found) else found
 
 
-def _unlisted(device: Device, heirs: tuple[DeviceHolder, ...], limits: Limits) -> Finding:
+def _unlisted(device: Device, heirs: tuple[DeviceHolder, ...], facts: Facts, limits: Limits) -> Finding:
     used = value_of(device.now.memory_used_bytes)
     said = "" if used is None else f"{size(used)} in use, and the driver lists nobody: "
-    said += f"{_holding(heirs[0])}, is not of the run" + (f", and {len(heirs) - 1} more" if heirs[1:] else "")
-    missing = limits.lost_pid_looks - len(device.recent)
-    if missing > 0:
+    said += f"{_holding(heirs[0])} and is not of the run" + (f"; {len(heirs) - 1} more like it" if heirs[1:] else "")
+    missing = lists_wanted(device, limits) or (0 if seen_since(facts, _first_s(device, limits)) else 1)
+    if missing:
         return unsure(NAME, device.label, said, missing, device=device.uuid)
     return Finding(
         check=NAME,

@@ -1,10 +1,11 @@
 """The kernel reported errors of a disk.
 
 Proves: within the window the kernel could not read or write a device (warning), or made a file system read-only
-because of an error (critical).
+because of an error (critical). Where it can be told, only of devices under the job's folders and the system's root.
 
 Near misses: a read-only mount that somebody asked for writes no such line. Empty floppy and CD drives of virtual
-machines fail at every boot. An error on a disk that the job does not use says nothing of the job's, hence a warning.
+machines fail at every boot. Errors of a disk on which neither the job nor the system lies, a USB stick, are said and no
+warning; where it cannot be told what the folders lie on (btrfs, a container), they are a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from watchdog.core.kernel import KernelKind
 from watchdog.core.limits import Limits
 
 NAME = "io-errors"
-NEEDS = ("kernel",)
+NEEDS = ("kernel", "disks")
 LIMITS = ("io_error_window_s",)
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.CHECK_DISK, Remedy.LOOK)
@@ -27,13 +28,15 @@ _SHOWN = 3
 # sda1, vda2; nvme0n1p2, mmcblk0p1: the disk is what fails, whichever of its partitions the kernel names.
 _PARTITION = re.compile(r"((?:sd|hd|vd|xvd)[a-z]+)\d+|((?:nvme\d+n|mmcblk|md|loop|nbd)\d+)p\d+")
 
+_PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")  # one of several ways to a disk of NVMe
+
 
 def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
-    """One finding for each disk; the one place where a kernel log that could not be read is told."""
+    """One finding for each disk; the one place where a kernel log that cannot be read is told."""
     if isinstance(facts.kernel, Unknown):
         return unknown(NAME, "kernel log", facts.kernel.why)
-    if not isinstance(facts.kernel, Known):
-        return ()
+    if not isinstance(facts.kernel, Known):  # so it will stay: said at each diagnosis, and no alarm
+        return fine(NAME, "kernel log", facts.kernel.why or "there is none")
     log = facts.kernel.value
     by_disk: dict[str, list[KernelLine]] = {}
     for line in log.lines:
@@ -43,10 +46,24 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         seen_s = min(limits.io_error_window_s, facts.at_s - log.since_s)
         lost = (f"{log.dropped:,} lines were overwritten before they could be read",) if log.dropped else ()
         return fine(NAME, "kernel log", f"no disk error in the last {duration(seen_s)}", *lost)
-    return tuple(_judge(disk, lines, facts.at_s) for disk, lines in by_disk.items())
+    used = _used(facts)
+    return tuple(_judge(disk, lines, facts.at_s, used) for disk, lines in by_disk.items())
+
+
+def _used(facts: Facts) -> frozenset[str] | None:
+    """The devices that the job and the system lie on; None where that is not told of all folders."""
+    devices: set[str] = set()
+    for fact in facts.disks:
+        if isinstance(fact, Known) and fact.value.purpose == "windows":
+            continue
+        if not isinstance(fact, Known) or not fact.value.devices:
+            return None
+        devices |= set(fact.value.devices)
+    return frozenset(devices) or None
 
 
 def _disk(subject: str) -> str:
+    subject = _PATH.sub(r"\1\2", subject)
     found = _PARTITION.fullmatch(subject)
     return subject if found is None else found[1] or found[2]
 
@@ -55,10 +72,12 @@ def _empty_drive(line: KernelLine) -> bool:
     return line.subject.rstrip("0123456789") in ("fd", "sr")
 
 
-def _judge(disk: str, lines: list[KernelLine], at_s: float) -> Finding:
+def _judge(disk: str, lines: list[KernelLine], at_s: float, used: frozenset[str] | None) -> Finding:
     read_only = any(line.kind is KernelKind.READ_ONLY for line in lines)
     count = f"{len(lines)} {'error' if len(lines) == 1 else 'errors'}"
     reason = f"{count} on {disk} in the kernel log, the newest {duration(at_s - lines[-1].at_s)} ago"
+    if used is not None and all(line.subject and used.isdisjoint((disk, line.subject)) for line in lines):
+        return fine(NAME, disk, f"{reason}; neither the job nor the system lies on it", lines[-1].text)
     return Finding(
         check=NAME,
         severity=Severity.CRITICAL if read_only else Severity.WARNING,

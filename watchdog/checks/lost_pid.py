@@ -11,8 +11,8 @@ here again.
 from __future__ import annotations
 
 from watchdog.checks.contradiction import ghost
-from watchdog.checks.figures import size
-from watchdog.checks.owners import comparable, judged, lost
+from watchdog.checks.figures import counted, size
+from watchdog.checks.owners import comparable, judged, lists_wanted, lost
 from watchdog.core.facts import Device, DeviceProcess, Facts, Processes, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -39,17 +39,20 @@ def _judge(device: Device, processes: Processes, facts: Facts, limits: Limits) -
         return None
     gone = lost(device, limits, processes)
     if not gone:
-        return fine(NAME, device.label, f"{len(listed)} processes on the device", device=device.uuid)
+        return fine(
+            NAME, device.label, f"{counted(len(listed), 'process', 'processes')} on the device", device=device.uuid
+        )
     said = ", ".join(_words(each) for each in gone) + (" is" if len(gone) == 1 else " are") + " not in /proc"
     if not comparable(facts):
         note = "pids cannot be compared here: WSLg, the host, another container, or hidepid"
         return fine(NAME, device.label, f"{said}; {note}", device=device.uuid)
     if ghost(device, facts, limits) is not None:
         return None
-    count = min(len(device.recent), limits.lost_pid_looks)
+    missing = lists_wanted(device, limits)
+    count = limits.lost_pid_looks - missing
     reason = f"{said} in {count} of {count} samples"
-    if count < limits.lost_pid_looks:
-        return unsure(NAME, device.label, reason, limits.lost_pid_looks - count, device=device.uuid)
+    if missing:
+        return unsure(NAME, device.label, reason, missing, device=device.uuid)
     return Finding(
         check=NAME,
         severity=Severity.WARNING,

@@ -16,7 +16,7 @@ from watchdog.core.findings import Finding, Remedy, Severity, unknown
 from watchdog.core.limits import Limits, names
 
 NAME = "memory"
-NEEDS = ("memory", "beat", "devices")
+NEEDS = ("memory", "beat", "processes", "devices")
 LIMITS = ("memory_need_bytes", "devices")
 WORST = Severity.WARNING
 REMEDIES = (Remedy.FREE_MEMORY, Remedy.LOOK)
@@ -34,14 +34,14 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     if limits.memory_need_bytes is not None:
         stated = f"the job states {size(need_bytes)}"
     else:
-        stated = f"a {'GPU job' if uses_gpu else 'job'} needs {size(need_bytes)}, as none is stated"
+        stated = f"a {'GPU job' if uses_gpu else 'job'} is taken to need {size(need_bytes)}"
     reason = f"{size(memory.available_bytes)} available, {stated}"
     evidence = [f"MemAvailable {size(memory.host_available_bytes)} of {size(memory.total_bytes)}"]
     if memory.limit_bytes is not None:
         evidence.append(f"tightest cgroup limit {size(memory.limit_bytes)}, at {memory.limit_cgroup}")
     severity, remedy, cause = Severity.OK, Remedy.NONE, ""
     if memory.available_bytes < need_bytes:
-        if isinstance(facts.beat, Known) and facts.beat.value.alive is not False:
+        if _run_lives(facts):
             reason += "; a run is alive and holds its part"
         else:
             severity, remedy = Severity.WARNING, Remedy.FREE_MEMORY
@@ -56,3 +56,11 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         cause=cause,
         remedy=remedy,
     )
+
+
+def _run_lives(facts: Facts) -> bool:
+    """By its beat, or, of a run that makes none, by its processes."""
+    if isinstance(facts.beat, Known) and facts.beat.value.alive is not False:
+        return True
+    processes = value_of(facts.processes)
+    return processes is not None and any(one.state != "Z" for one in processes.run)

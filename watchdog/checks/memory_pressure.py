@@ -43,6 +43,8 @@ def _by_psi(pressure: Pressure, limits: Limits) -> Finding:
 
 def _by_faults(pressure: Pressure, limits: Limits) -> Finding:
     faults, swapped = pressure.major_faults_per_s, pressure.swapped_in_per_s
+    if faults is None and swapped == 0:
+        return fine(NAME, "memory", "no page was ever read back from swap (no PSI here)")
     if faults is None or swapped is None:
         return unsure(NAME, "memory", "no PSI here, and one look shows no rate of page faults", 1)
     reason = f"{faults:,.0f} major faults/s and {swapped:,.0f} pages/s read back from swap (no PSI here)"

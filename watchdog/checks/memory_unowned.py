@@ -12,8 +12,8 @@ others are not seen at all; under MIG memory belongs to instances. What ghost-co
 from __future__ import annotations
 
 from watchdog.checks.contradiction import ghost, looks_wanted
-from watchdog.checks.figures import size
-from watchdog.checks.owners import comparable, judged, may_be_windows, unlisted
+from watchdog.checks.figures import counted, size
+from watchdog.checks.owners import comparable, judged, may_be_windows, seen_since, unlisted
 from watchdog.core.facts import Device, DeviceSample, Facts, Known, Processes, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -49,7 +49,8 @@ def _judge(device: Device, processes: Processes, facts: Facts, limits: Limits) -
     now = _unowned(device.now, wsl)
     if now is None:
         return fine(NAME, device.label, f"{size(used)} in use; not told by process", device=device.uuid)
-    said = f"{size(used)} of {size(total)} in use, {size(used - now)} of it by the {len(listed)} processes listed"
+    by = f"{size(used - now)} of it by {counted(len(listed), 'listed process', 'listed processes')}"
+    said = f"{size(used)} of {size(total)} in use, {by if listed else 'no process is listed'}"
     wanted = looks_wanted(device, limits.looks, suspicious)
     if wanted is None:
         return fine(NAME, device.label, said, device=device.uuid)
@@ -58,6 +59,8 @@ def _judge(device: Device, processes: Processes, facts: Facts, limits: Limits) -
         return fine(NAME, device.label, f"{said}; {doubt}", device=device.uuid)
     if ghost(device, facts, limits) is not None:
         return None
+    if not seen_since(facts, device.recent[-limits.looks :][0].at_s):
+        wanted = max(wanted, 1)  # whoever has opened the device since is in no table yet
     if wanted:
         return unsure(NAME, device.label, said, wanted, device=device.uuid)
     windows = may_be_windows(device, facts, limits)

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from watchdog.core.facts import Absent, Device, DeviceHolder, DeviceProcess, Facts, Known, Processes, value_of
+from watchdog.core.askers import only_asks
+from watchdog.core.facts import (
+    Absent,
+    Device,
+    DeviceHolder,
+    DeviceProcess,
+    DeviceSample,
+    Facts,
+    Known,
+    Processes,
+    value_of,
+)
 from watchdog.core.limits import Limits
 
-# They keep a device node open all day and own no memory there. 15 characters, as the kernel cuts a command.
-BYSTANDERS = ("nvidia-persiste", "nvidia-powerd", "nvidia-smi", "nv-hostengine", "dcgm-exporter", "nvtop")
+_TABLE_LATER_S = 0.5  # a sample has the time of its question, and is read a little later
 
 
 def judged(facts: Facts) -> tuple[Device, ...]:
@@ -59,12 +69,34 @@ def others(device: Device, limits: Limits, facts: Facts) -> tuple[DeviceProcess,
 
 def _in_each(device: Device, limits: Limits, wanted: Callable[[DeviceProcess], bool]) -> tuple[DeviceProcess, ...]:
     found: dict[int, DeviceProcess] | None = None
-    for sample in device.recent[-limits.lost_pid_looks :]:
+    moments: set[float] = set()
+    for sample in reversed(device.recent):
+        if len(moments) == limits.lost_pid_looks and listed_s(sample) not in moments:
+            break
+        moments.add(listed_s(sample))
         listed = {each.pid: each for each in value_of(sample.processes) or () if wanted(each)}
-        found = listed if found is None else {pid: listed[pid] for pid in found if pid in listed}
+        found = listed if found is None else {pid: found[pid] for pid in found if pid in listed}
         if not found:
             return ()
     return tuple((found or {}).values())
+
+
+def listed_s(sample: DeviceSample) -> float:
+    """When the list of processes was read; what stands as it was read before proves nothing a second time."""
+    return sample.processes.at_s if isinstance(sample.processes, Known) else sample.at_s
+
+
+def lists_wanted(device: Device, limits: Limits) -> int:
+    """How many more lists of processes are needed to call anybody lost or foreign."""
+    return max(0, limits.lost_pid_looks - len({listed_s(sample) for sample in device.recent}))
+
+
+def seen_since(facts: Facts, at_s: float) -> bool:
+    """Whether the process table was read so long after that moment that whoever was there then is in it.
+
+    Tables come seldomer than samples: a rank or a worker that has just started is in none yet, and looks foreign.
+    """
+    return isinstance(facts.processes, Known) and facts.processes.at_s >= at_s + _TABLE_LATER_S
 
 
 def run_pids(facts: Facts) -> set[int]:
@@ -113,11 +145,7 @@ def unlisted(facts: Facts, processes: Processes) -> tuple[DeviceHolder, ...]:
 
 def owners(processes: Processes) -> tuple[DeviceHolder, ...]:
     """Who has a device node open and may own memory by it."""
-    return tuple(
-        each
-        for each in processes.holders
-        if not each.command.partition(" ")[0].rpartition("/")[2].startswith(BYSTANDERS)
-    )
+    return tuple(each for each in processes.holders if not only_asks(each.command))
 
 
 def used_by_others(device: Device, facts: Facts, limits: Limits) -> bool:

@@ -32,12 +32,12 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     if not defunct:
         return fine(NAME, "run", "no process of the run is defunct", *headless)
     first = defunct[0]
-    more = f", and so are {len(defunct) - 1} more of the run" if defunct[1:] else ""
+    more = f", and {len(defunct) - 1} more of the run" if defunct[1:] else ""
     return Finding(
         check=NAME,
         severity=Severity.WARNING,
         subject="run",
-        reason=f"pid {first.pid} ({first.command}) is defunct for {duration(first.defunct_s)}{more}",
+        reason=f"pid {first.pid} ({first.command}) has been defunct for {duration(first.defunct_s)}{more}",
         evidence=(*(f"pid {one.pid} ({one.command})" for one in defunct[1 : _SHOWN + 1]), *headless),
         cause="its parent does not wait for its children",
         remedy=Remedy.WAIT,

@@ -15,12 +15,13 @@ from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.limits import Limits
 
 NAME = "run-stuck"
-NEEDS = ("processes", "progress", "wsl")
+NEEDS = ("processes", "progress", "kernel", "wsl")
 LIMITS = ("stuck_s",)
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.WAIT, Remedy.REBOOT, Remedy.WSL_SHUTDOWN, Remedy.LOOK)
 _UNKILLABLE_S = 300.0  # gpud's figure too: what the driver or a disk frees by itself, it frees in minutes
 _SHOWN = 3
+_APART_S = 10.0  # looks at the processes; so much longer it may have been
 
 
 def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
@@ -39,7 +40,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     moves = moved_s is not None and moved_s < _UNKILLABLE_S
     critical = stuck[0].stuck_s >= _UNKILLABLE_S and not moves
     restart = Remedy.WSL_SHUTDOWN if isinstance(facts.wsl, Known) else Remedy.REBOOT
-    reason = f"{_line(stuck[0])} is stuck in the kernel for {duration(stuck[0].stuck_s)}"
+    reason = f"{_line(stuck[0])} has been stuck in the kernel for {duration(stuck[0].stuck_s)}"
     if stuck[1:]:
         reason += f", and {len(stuck) - 1} more of the run"
     if critical:
@@ -51,7 +52,11 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         subject="run",
         reason=reason,
-        evidence=(*(_threads(one) for one in stuck[:_SHOWN]), *_others(processes, limits.stuck_s)),
+        evidence=(
+            *(_threads(one) for one in stuck[:_SHOWN]),
+            *_kernel_says(facts, processes, stuck),
+            *_others(processes, limits.stuck_s),
+        ),
         cause="a driver or a disk does not answer the kernel",
         remedy=restart if critical else Remedy.WAIT,
     )
@@ -70,6 +75,15 @@ def _threads(process: RunProcess) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in process.states)
     words = f"pid {process.pid} waits in {process.wait_channel or 'an unknown place'}"
     return f"{words}; threads: {counts}" if counts else words
+
+
+def _kernel_says(facts: Facts, processes: Processes, stuck: list[RunProcess]) -> tuple[str, ...]:
+    """The kernel looks each two minutes, and names threads: of a process we know the first one's number."""
+    log = value_of(facts.kernel)
+    if log is None or not processes.initial_namespace:
+        return ()
+    pids, window_s = {one.pid for one in stuck}, stuck[0].stuck_s + _APART_S
+    return tuple(line.text for line in log.hung_tasks(pids, now_s=facts.at_s, window_s=window_s)[-1:])
 
 
 def _others(processes: Processes, stuck_s: float) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     jumps = [one for one in clocks.jumps if one.kind in _WORDS and facts.at_s - one.at_s <= limits.jump_window_s]
     if not jumps:
         watched_s = min(clocks.watched_s, limits.jump_window_s)
-        asleep = f"{duration(clocks.asleep_s)} asleep since boot"
-        return fine(NAME, "clocks", f"no sleep in the last {duration(watched_s)}, {asleep}" if watched_s else asleep)
+        asleep = f"{duration(clocks.asleep_s)} asleep since boot" if clocks.asleep_s >= 1 else "no sleep since boot"
+        watched = f"no sleep in the last {duration(watched_s)}, " if watched_s >= 1 else ""
+        return fine(NAME, "clocks", watched + asleep)
     told = [f"{_WORDS[one.kind]} for {duration(one.seconds)}, {duration(facts.at_s - one.at_s)} ago" for one in jumps]
     return Finding(
         check=NAME,

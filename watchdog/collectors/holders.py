@@ -3,8 +3,9 @@
 Responsible for naming the processes that hold a device: `/dev/nvidia0` and its like, or `/dev/dxg` on WSL. The nodes
 beside them (`nvidiactl`, `nvidia-uvm`, `nvidia-caps/...`) are listed with a holder, and alone make none: whoever has
 only those has asked how many devices there are.
-Leaves out who only asks: our own sampling child (named by the caller), and the programs below, which keep every device
-open for as long as they live and compute nothing. A member of the run is never left out, whatever it calls itself.
+Leaves out who only asks: our own sampling child (named by the caller), and the programs of core/askers.py, which keep
+every device open for as long as they live and compute nothing. A member of the run is never left out, whatever it calls
+itself.
 Refuses to read a command line or an environment (on a sick process both can hang), to judge, and to scan at all on a
 host without such a node.
 
@@ -23,25 +24,10 @@ from watchdog.collectors.openfiles import Scan
 from watchdog.collectors.processes import read_process
 from watchdog.collectors.roots import Roots
 from watchdog.contract import printable
+from watchdog.core.askers import only_asks
 from watchdog.core.facts import DeviceHolder
 
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|dxg)")
-# As in /proc/PID/comm, which ends after 15 characters. The first keeps the driver initialised, the next two are DCGM,
-# then programs that show NVML's figures, then WSLg's desktop.
-ASKERS = frozenset(
-    {
-        "nvidia-persiste",
-        "nv-hostengine",
-        "dcgm-exporter",
-        "nvidia-smi",
-        "nvtop",
-        "nvitop",
-        "gpustat",
-        "WSLGd",
-        "weston",
-        "Xwayland",
-    }
-)
 
 
 class Holders(Struct, frozen=True, kw_only=True):
@@ -75,7 +61,7 @@ def read_holders(roots: Roots, *, run: Collection[int] = (), leave_out: Collecti
         process = read_process(pid, roots.proc)
         if process is None:  # ended while we looked: it holds nothing any more
             continue
-        if process.command in ASKERS and pid not in run:
+        if only_asks(process.command) and pid not in run:
             continue
         command, of_run = printable(process.command), pid in run
         holders.append(DeviceHolder(pid=pid, command=command, nodes=tuple(sorted(nodes[pid])), of_run=of_run))

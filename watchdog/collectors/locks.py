@@ -144,11 +144,12 @@ def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, moment: Momen
     except FileNotFoundError:
         status = None
     moment = Moment.of(roots) if moment is None else moment
-    scan, listed, listing_missing = moment.scan, moment.listed, moment.missing
-    found = _holders(scan, system, status, roots.proc)
-    takers = tuple(lock for lock in listed if status is not None and _is_it(lock, system, status))
-    if not found.pids:
-        found.pids.extend(lock.pid for lock in takers if _may_hold(lock.pid, roots.proc))
+    found, takers = _at(moment, system, status, roots.proc)
+    if takers and not found.pids:
+        # Its holder ended, or handed it on, between the list and the scan: only what stands at a second look is so.
+        moment = Moment.of(roots)
+        found, takers = _at(moment, system, status, roots.proc)
+    scan, listing_missing = moment.scan, moment.missing
     held = bool(takers or found.pids)
     if not held and listing_missing:
         return Unknown(f"{purpose} lock {path}: no holder seen, and {listing_missing}")
@@ -169,6 +170,17 @@ def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, moment: Momen
         unlinked=found.unlinked,
     )
     return Known(lock, clock.monotonic())
+
+
+def _at(
+    moment: Moment, system: FileSystem, status: os.stat_result | None, proc: str
+) -> tuple[_Found, tuple[KernelLock, ...]]:
+    """Who holds it at this moment, and who took it."""
+    found = _holders(moment.scan, system, status, proc)
+    takers = tuple(lock for lock in moment.listed if status is not None and _is_it(lock, system, status))
+    if not found.pids:
+        found.pids.extend(lock.pid for lock in takers if _may_hold(lock.pid, proc))
+    return found, takers
 
 
 class _Found(Struct):

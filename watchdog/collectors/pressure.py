@@ -2,7 +2,7 @@
 
 Responsible for `/proc/pressure/memory`, and, where the kernel does not measure it (built in but off on WSL), for the
 rates of major faults and of pages swapped in between two looks at `/proc/vmstat`. One look takes 0.02 ms.
-Refuses to judge, and to call a first look at counters a rate: that is None.
+Refuses to judge, and to call a first look at counters a rate: that is None, but for a counter of 0.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class PressureReader:
             return Unknown(f"memory pressure cannot be seen: {why}; {path} has no {' or no '.join(_COUNTERS)}")
         now_s, counts = self._clock.monotonic(), tuple(counters[name] for name in _COUNTERS)
         before, self._before = self._before, (now_s, counts)
-        faults = swapped = None
+        faults: float | None = None
+        swapped = None if counts[1] else 0.0  # nothing was ever read back: that is known at the first look
         if before is not None and now_s > before[0]:
             elapsed_s = now_s - before[0]
             faults, swapped = (max(0, new - old) / elapsed_s for new, old in zip(counts, before[1], strict=True))

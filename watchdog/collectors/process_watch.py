@@ -1,4 +1,4 @@
-"""The process table, look after look: what the run's threads do, who is stuck or defunct, who holds a device.
+"""The process table, look after look: what the run's threads do, who is stuck, who holds a device.
 
 Responsible for one pass over `/proc/*/stat`, for the threads of the run, and for how long a process was seen in state
 D (uninterruptible, in the kernel) or Z: a state is a moment, so time counts from look to look, for the same process
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from watchdog.clock import Clock
 from watchdog.collectors.holders import read_holders
-from watchdog.collectors.processes import has_living_threads, parse_stat, process_table
+from watchdog.collectors.processes import parse_stat, process_table
 from watchdog.collectors.roots import Roots
 from watchdog.contract import printable
 from watchdog.core.facts import Fact, Known, Processes, RunProcess
@@ -30,7 +30,7 @@ from watchdog.core.identity import Process, ProcessId, descendants
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MOST_PROCESSES = 200  # of the run, whose threads are looked at
 _MOST_THREADS = 4000  # of all of them together
-_MOST_TOLD = 20  # of the host's stuck and defunct
+_MOST_TOLD = 20  # of the host's stuck
 
 
 class ProcessWatch:
@@ -46,10 +46,8 @@ class ProcessWatch:
         """After a gap in our own schedule: nobody was watched meanwhile, so every duration begins anew."""
         self._since = {}
 
-    def read(
-        self, shim: ProcessId | None, *, members: Collection[ProcessId] = (), leave_out: Collection[int] = ()
-    ) -> Fact[Processes]:
-        """One look. The run is what descends from `shim`, and `members` proven otherwise (after the shim was killed).
+    def read(self, shim: ProcessId | None, *, leave_out: Collection[int] = ()) -> Fact[Processes]:
+        """One look. The run is what descends from `shim`; None: no run is known.
 
         `leave_out` are pids that hold a device on our own behalf. Raises OSError, ValueError.
         """
@@ -58,17 +56,12 @@ class ProcessWatch:
             pid_max = int(file.read())
         now_s, self._seen = self._clock.monotonic(), {}
         table = process_table(proc)
-        ours = {process.id: process for process in (() if shim is None else descendants(shim, table))}
-        ours.update((process.id, process) for process in table if process.id in members)
-        run = self._look_at_run(tuple(ours.values()), now_s)
+        ours = () if shim is None else tuple(descendants(shim, table))
+        run = self._look_at_run(ours, now_s)
         userland = _without_kernel_threads(table)
         stuck = [self._without_threads(process, now_s) for process in userland if process.state == "D"]
-        zombies = [process for process in userland if process.state == "Z"]
-        # A leader that ended while its threads live is Z in the table, and the process is not defunct.
-        dead = [process for process in zombies if not has_living_threads(process.id.pid, proc)]
-        defunct = [self._without_threads(process, now_s) for process in dead]
         self._since = self._seen  # who is not in that state any more is forgotten
-        found = read_holders(self._roots, run={identity.pid for identity in ours}, leave_out=leave_out)
+        found = read_holders(self._roots, run={process.id.pid for process in ours}, leave_out=leave_out)
         return Known(
             Processes(
                 initial_namespace=_in_initial_namespace(proc),
@@ -77,7 +70,6 @@ class ProcessWatch:
                 holders=found.holders,
                 unreadable=found.unreadable,
                 stuck=self._longest_stuck(stuck),
-                defunct=tuple(sorted(defunct, key=lambda each: -each.defunct_s)[:_MOST_TOLD]),
             ),
             now_s,
         )

@@ -1,4 +1,4 @@
-"""A diagnosis: the findings of one look at the host, and what a monitoring system is told.
+"""A diagnosis: what the job is, the findings of one look at the host, and what a monitoring system is told.
 
 Responsible for its shape and for the one rule that makes an exit code of it. Refuses to look and to show.
 """
@@ -19,8 +19,25 @@ EXIT_WARNING = _EXIT_CODES[Severity.WARNING]
 EXIT_UNKNOWN = _EXIT_CODES[Severity.UNKNOWN]  # also of a usage error, or a failure of our own
 
 
+class JobSeen(Struct, frozen=True, kw_only=True):
+    """What the job is, whatever the host is like. `state`: as `watchdog status` has it, or "unknown".
+
+    `next` is a command, or an act and a command; "" where there is nothing to do.
+    """
+
+    name: str
+    state: str
+    severity: Severity
+    reason: str
+    evidence: tuple[str, ...] = ()
+    next: str = ""
+
+
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Findings in the catalogue's order. `absent`: checks that had nothing to look at, which is not a pass."""
+    """Findings in the catalogue's order. `absent`: checks that had nothing to look at, which is not a pass.
+
+    `job` is None where only some checks were asked for.
+    """
 
     findings: tuple[Finding, ...]
     exit_code: int
@@ -28,13 +45,13 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     taken_wall_s: float
     facts: Facts
     collectors: Mapping[str, CollectorView]
+    job: JobSeen | None = None
 
 
-def exit_code(findings: Sequence[Finding], absent: Sequence[str] = ()) -> int:
+def exit_code(findings: Sequence[Finding], absent: Sequence[str] = (), job: JobSeen | None = None) -> int:
     """0 ok, 1 warning, 2 critical, 3 unknown; the worst counts, critical before warning before unknown.
 
     No finding at all is unknown, since nothing was looked at, unless there was nothing to look at.
     """
-    if not findings and absent:
-        return _EXIT_CODES[Severity.OK]
-    return _EXIT_CODES[max((finding.severity for finding in findings), default=Severity.UNKNOWN)]
+    worst = max((finding.severity for finding in findings), default=Severity.OK if absent else Severity.UNKNOWN)
+    return _EXIT_CODES[worst if job is None else max(worst, job.severity)]

@@ -57,3 +57,11 @@ def follow(episodes: Mapping[Key, Episode], findings: Iterable[Finding], now_s: 
     return Turn(
         episodes={key: episode for key, episode in after.items() if key not in ended}, begun=tuple(begun), over=over
     )
+
+
+def unchanged(before: Mapping[Key, Episode], turn: Turn) -> Mapping[Key, Episode]:
+    """The episodes where what changed in `turn` could not be recorded: none has begun, become louder or ended."""
+    return {
+        key: dataclasses.replace(episode, last_s=turn.episodes[key].last_s) if key in turn.episodes else episode
+        for key, episode in before.items()
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from watchdog.core.devicefacts import Device, DeviceProcess, DeviceSample, Driver, Probe
+from watchdog.core.devicefacts import Device, DeviceProcess, DeviceSample, Driver, NotMeasured, Probe, Probed
 from watchdog.core.fact import Absent, Fact, Known, Unknown, value_of
 from watchdog.core.kernel import KernelLine, KernelLog
 
@@ -33,13 +33,16 @@ __all__ = [
     "Lock",
     "LockHolder",
     "Memory",
+    "NotMeasured",
     "OomKills",
     "Pressure",
     "Probe",
+    "Probed",
     "Processes",
     "Progress",
     "ProgressPoint",
     "RunProcess",
+    "Supervisor",
     "Unknown",
     "Wsl",
     "value_of",
@@ -76,7 +79,7 @@ class Pressure(Struct, frozen=True, kw_only=True):
     """Pressure stall information of memory, percent of time (Documentation/accounting/psi.rst).
 
     Without PSI (`from_psi` false) the two figures are 0 and `major_faults_per_s` and `swapped_in_per_s` (pages) speak;
-    None before there were two looks.
+    None before there were two looks, but 0 pages where none was ever swapped in.
     """
 
     from_psi: bool
@@ -106,7 +109,7 @@ class Disk(Struct, frozen=True, kw_only=True):
     """One path the job writes to, and the file system under it."""
 
     path: str
-    purpose: str  # "state", "checkpoints", "cache"; "windows" is the drive behind a WSL disk
+    purpose: str  # "state", "checkpoints"; "windows" is the drive behind a WSL disk
     filesystem: str  # as in mountinfo: ext4, tmpfs, 9p, ...
     free_bytes: int
     total_bytes: int
@@ -114,6 +117,7 @@ class Disk(Struct, frozen=True, kw_only=True):
     read_only: bool
     true_flock: bool
     drvfs: bool = False  # a Windows drive: DrvFs over 9p, virtiofs or WSL 1's own
+    devices: tuple[str, ...] = ()  # block devices that it lies on, and the system's root: sda1, sda, dm-0; () not told
     earlier: tuple[tuple[float, int], ...] = ()  # (monotonic s, free bytes) of looks before, oldest first
 
 
@@ -136,6 +140,13 @@ class Lock(Struct, frozen=True, kw_only=True):
     unlinked: bool = False
 
 
+class Supervisor(Struct, frozen=True, kw_only=True):
+    """Who supervises: the one who looks, or who answered at the job's control socket. `pid` None: nobody did."""
+
+    pid: int | None
+    silence: str = ""  # why there was no answer
+
+
 class BeatFact(Struct, frozen=True, kw_only=True):
     """The run's last beat as facts. `age_s` is measured on the monotonic clock."""
 
@@ -143,7 +154,7 @@ class BeatFact(Struct, frozen=True, kw_only=True):
     pid: int
     phase: str
     age_s: float
-    deadline_s: float  # what this phase is allowed
+    deadline_s: float  # what its phase and its own wish allow; infinite: it promised no more beats
     step: int | None
     target_step: int | None
     alive: bool | None  # the beating process is alive and is the one that beat; None: it cannot be seen from here
@@ -165,7 +176,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     `step_changed_s` is the moment at which the step was first seen as it is now. `step_s` are seconds a step:
     `typical_step_s` the median over this job's own history, `recent_step_s` over the last points; None before there
-    were enough.
+    were enough. `printed_s`: when the run last printed anything, told where no step is.
     """
 
     run_id: str
@@ -175,6 +186,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     heard_s: float | None = None  # the moment of the newest word, whatever it said
     typical_step_s: float | None = None
     recent_step_s: float | None = None
+    printed_s: float | None = None
 
 
 class DeviceHolder(Struct, frozen=True, kw_only=True):
@@ -208,7 +220,6 @@ class Processes(Struct, frozen=True, kw_only=True):
     holders: tuple[DeviceHolder, ...]
     unreadable: int = 0  # processes whose open files are hidden from us
     stuck: tuple[RunProcess, ...] = ()  # of the whole host, in state D
-    defunct: tuple[RunProcess, ...] = ()  # of the whole host, Z
 
 
 class Jump(Struct, frozen=True, kw_only=True):
@@ -252,11 +263,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     locks: tuple[Fact[Lock], ...]
     driver: Fact[Driver]
     devices: Fact[tuple[Device, ...]]
-    probe: Fact[tuple[Probe, ...]]
+    probe: Fact[tuple[Probed, ...]]
     processes: Fact[Processes]
     beat: Fact[BeatFact]
     progress: Fact[Progress]
     kernel: Fact[KernelLog]
     clocks: Fact[Clocks]
     wsl: Fact[Wsl]
-    blind_s: float = 0.0  # how long something that is here could not be seen, measured by who watches
+    blind_s: float = 0.0  # the longest that any one fact was unseen without a break, measured by who watches
+    supervisor: Supervisor | None = None  # None: nobody asked, or nobody may

@@ -23,33 +23,37 @@ class Remedy(enum.Enum):
     # on this host, by a person
     FREE_MEMORY = "free host memory, or lower [memory] need"
     RAISE_LIMIT = "raise the memory limit of the cgroup named, or let the job need less"
-    FREE_DISK = "free disk space"
-    MOVE_STATE = "put the folder on a native Linux file system"
-    REMOUNT = "the disk failed or was remounted read-only: look at the kernel log before anything else"
+    FREE_DISK = "make room there: delete what is not needed"
+    MOVE_STATE = "put the folder on a native Linux file system: [state] folder, [job] checkpoints"
+    REMOUNT = "before anything else look at the kernel log (dmesg): the disk failed, or was remounted read-only"
     CHECK_DISK = "look at the disk (smartctl, dmesg) and copy the newest checkpoint elsewhere"
-    ASK_HOLDER = "another process holds the job: watchdog status"
+    ASK_HOLDER = "see who holds the job: watchdog status; a run that nobody watches is adopted by: watchdog run"
+    FIND_HOLDER = (
+        "as root, outside any container: fuser -v on the lock file names its holder, which has to end; "
+        "where it names nobody, reboot"
+    )
     ASK_OWNER = "ask the owner of the process named; the watchdog ends nothing that is not its own"
     # the job
     RELAUNCH = "watchdog relaunch"
-    WAIT = "wait; the supervisor is on it"
+    WAIT = "wait: the supervisor acts by itself; where none runs: watchdog run"
     SMALLER = "let the job need less device memory: a smaller batch, or free what else uses the device"
     LOOK_AT_TRAINING = "look at the training itself: data, learning rate, loss"
     # the device and its driver
     WAIT_LONGER = "watchdog diagnose --wait 70"
-    CHECK_DRIVER = "look at the NVIDIA driver: nvidia-smi"
+    CHECK_DRIVER = "look at the NVIDIA driver: nvidia-smi, and dmesg for lines with NVRM or dxg"
     CHECK_DEVICES = "name devices that are there: [job] devices, CUDA_VISIBLE_DEVICES; nvidia-smi -L lists them"
-    RELOAD_DRIVER = "load the driver that fits its library: reboot, or reload the nvidia modules"
-    RESET_DEVICE = "end what uses the device, then reset it: nvidia-smi --gpu-reset -i DEVICE, or reboot"
+    RELOAD_DRIVER = "load the driver that fits its library: reboot, or with no GPU in use reload the nvidia modules"
+    RESET_DEVICE = "end what uses the device, then reset it: sudo nvidia-smi --gpu-reset -i DEVICE, or reboot"
     REBOOT = "reboot the host"
-    WSL_SHUTDOWN = "in Windows: wsl --shutdown, then start again"
+    WSL_SHUTDOWN = "in Windows: wsl --shutdown; then open WSL again, and: watchdog run"
     COOL = "look at fans, dust, air and power supply"
     RESEAT = "look at the card in its slot: risers, cables, BIOS lanes"
     REPLACE = "take the device out of use: it computes wrongly or loses memory"
     PROBE = "measure the device: watchdog probe"
     # the surroundings
     WSL_SETTINGS = "change the settings named, then in Windows: wsl --shutdown"
-    SET_CLOCK = "let the clock be kept by NTP, and find out who sets it"
-    LOOK = "look at the reason given; the watchdog could not see"
+    SET_CLOCK = "let NTP keep the clock (timedatectl shows it), and find out who sets it"
+    LOOK = "look at what is said here; no command of the watchdog mends it"
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -72,13 +76,27 @@ class Finding(Struct, frozen=True, kw_only=True):
     looks_wanted: int = 0
 
 
-# These end in a command of ours.
-_COMMANDS = frozenset({Remedy.RELAUNCH, Remedy.PROBE, Remedy.ASK_HOLDER, Remedy.WAIT_LONGER})
+_COMMANDS = (
+    "watchdog relaunch",
+    "watchdog run",
+    "watchdog status",
+    "watchdog probe",
+    Remedy.WAIT_LONGER.value,
+)
+_DEVICE_SHOWN = 12  # of a UUID: "GPU-3f1c0a52", as labels have it
 
 
-def next_step(remedy: Remedy, options: str) -> str:
+def next_step(finding: Finding, options: str) -> str:
     """The remedy in words; `options` are what a command of ours needs to mean the job."""
-    return remedy.value + options if remedy in _COMMANDS else remedy.value
+    words = finding.remedy.value
+    for command in _COMMANDS:
+        words = words.replace(command, command + options)
+    device = finding.device or ""
+    if device.startswith(("GPU-", "MIG-")):
+        words = words.replace(" -i DEVICE", f" -i {device}")
+        if finding.remedy is Remedy.PROBE:
+            words += f" --device {device[:_DEVICE_SHOWN]}"
+    return words
 
 
 def calls_for_a_stop(finding: Finding) -> bool:
