@@ -18,15 +18,17 @@ from tests.unit.checks.host import UUID, gpu, host
 from watchdog import checks, render_faults, render_schema, settings_limits
 from watchdog.checks import xid_table
 from watchdog.checks.catalogue import CATALOGUE, GATES, GATING, TOLD_BY, Check, absent, judge
-from watchdog.core.facts import Absent, Fact, Facts, Probe, Unknown
+from watchdog.core.facts import Absent, Driver, Fact, Facts, KernelLine, KernelLog, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.kernel import KernelKind
 from watchdog.core.limits import Limits
 
 NO_CHECKS = {"catalogue", "contradiction", "figures", "owners", "xid_table"}
 MODULES = sorted(name for _, name, _ in pkgutil.iter_modules(checks.__path__) if name not in NO_CHECKS)
-FIELDS = set(Facts.__struct_fields__) - {"at_s", "wall_s", "blind_s"}
+FIELDS = set(Facts.__struct_fields__) - {"at_s", "wall_s", "blind_s", "supervisor"}
 LIMITS = set(Limits.__struct_fields__)
 WHY = "the stand-in could not see"
+BRIDGE = KernelKind.DXG_BRIDGE
 
 
 def all_facts(value: Fact[Any]) -> Facts:
@@ -78,7 +80,7 @@ def test_every_limit_has_a_key_and_the_same_default() -> None:
     """What is not among [limits] is configured elsewhere: the job's own need, devices and deadline."""
     keys = {field.name: field.default for field in msgspec.structs.fields(settings_limits.Limits)}
     defaults = {name: getattr(Limits(), name) for name in LIMITS}
-    elsewhere = {"memory_need_bytes", "disk_need_bytes", "devices", "train_deadline_s", "off", "xid"}
+    elsewhere = {"memory_need_bytes", "disk_need_bytes", "devices", "devices_doubt", "train_deadline_s", "off", "xid"}
     assert keys == {name: default for name, default in defaults.items() if name not in elsewhere}
     assert settings_limits.ACTIONS == xid_table.ACTIONS
 
@@ -100,6 +102,26 @@ def test_a_device_that_the_job_does_not_name_is_never_critical() -> None:
         found = [each for each in judge(lost, Limits(devices=devices)) if each.check == "gpu-lost"]
         assert max(each.severity for each in found) is Severity.WARNING
         assert "this job does not use the device" in [line for each in found for line in each.evidence]
+
+
+@pytest.mark.parametrize(
+    ("check", "trouble"),
+    [
+        ("driver", dict(driver=Driver(node="/dev/nvidiactl", library="/lib/x", code=999))),
+        ("driver-mismatch", dict(driver=Driver(node="/dev/nvidiactl", library="/lib/x", code=18))),
+        ("driver-hung", dict(driver=Driver(version="560", devices=1, silent_s=99.0))),
+        ("driver-crash", dict(driver=Driver(version="560", devices=1, crashes=9))),
+        ("gpu-lost", dict(driver=Driver(node="/dev/nvidiactl", code=15))),
+        ("reset-required", dict(driver=Driver(node="/dev/nvidiactl", code=16))),
+        ("dxg-bridge", dict(kernel=KernelLog(lines=(KernelLine(at_s=9999.0, kind=BRIDGE, text="-75"),), since_s=0.0))),
+    ],
+)
+def test_for_a_job_that_uses_no_gpu_nothing_of_gpus_is_critical(check: str, trouble: dict[str, Any]) -> None:
+    sick = host(**({"devices": Unknown("no answer")} | trouble))
+    for devices, severity in ((None, Severity.CRITICAL), (("0",), Severity.CRITICAL), ((), Severity.WARNING)):
+        found = [each for each in judge(sick, Limits(devices=devices)) if each.severity >= Severity.WARNING]
+        assert [(each.check, each.severity) for each in found] == [(check, severity)]
+        assert ("this job uses no GPU" in found[0].evidence) is (devices == ())
 
 
 def test_a_device_without_a_uuid_may_be_the_jobs() -> None:

@@ -22,7 +22,7 @@ OURS = ("watchdog", "trainer", "bench")
 # `settings` means settings_shape.py and its like, too: a subject that needs several files keeps its name in front.
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("command line", frozenset({"cli"})),
-    ("commands", frozenset({"running", "asking", "showing", "diagnosing", "measuring"})),
+    ("commands", frozenset({"running", "asking", "showing", "diagnosing", "jobseen", "measuring"})),
     (
         "loop",
         frozenset(
@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "signalling",
                 "listening",
                 "progressing",
+                "episodes",
                 "runfacts",
                 "relay",
                 "drills",
@@ -89,7 +90,7 @@ THIRD_PARTY: dict[str, tuple[str, frozenset[str]]] = {
         frozenset(
             {
                 *("settings", "control", "ledger", "core", "checks", "classify", "collectors", "lookout", "diagnose"),
-                *("hostwatch", "measuring", "remembered", "render"),
+                *("hostwatch", "measuring", "remembered", "render", "runfacts"),
             }
         ),
     ),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.scenarios.world import World, scenario_files
 from watchdog.checks.catalogue import CATALOGUE
 from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.probing import to_measure
 
 SCENARIOS = scenario_files()
 BY_NAME = {check.name: check for check in CATALOGUE}
@@ -34,6 +36,16 @@ def they_are(expected: list[dict[str, str]], findings: Sequence[Finding]) -> Non
             assert any(each["subject"] in finding.subject for finding in fitting), fitting
 
 
+def near_misses_speak(expect: dict[str, Any], findings: Sequence[Finding]) -> None:
+    """A check that says nothing at all was not put to the test, unless it leaves the word to another on purpose."""
+    said = {finding.check for finding in findings}
+    silent: dict[str, str] = expect.get("silent", {})
+    assert {name for name in expect.get("near", []) if name not in said} == set(silent), said
+    for name, why in silent.items():
+        assert why, name
+        assert not why.startswith("told by ") or why.removeprefix("told by ") in said, f"{name}: {why}"
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_the_findings_are_exactly_those(path: Path, tmp_path: Path) -> None:
     world = World(path, tmp_path)
@@ -44,6 +56,10 @@ def test_the_findings_are_exactly_those(path: Path, tmp_path: Path) -> None:
     words = "\n".join(f"{finding.reason}\n{finding.cause}\n" + "\n".join(finding.evidence) for finding in outcome.loud)
     for part in world.expect.get("says", []):
         assert part in words, words
+    near_misses_speak(world.expect, outcome.findings)
+    if "measure" in world.expect:
+        found = to_measure(outcome.facts, world.limits)
+        assert world.expect["measure"] in found if isinstance(found, str) else world.expect["measure"] == "", found
     for finding in outcome.findings:  # nobody says more than the catalogue promises
         check = BY_NAME[finding.check]
         assert finding.severity <= check.worst or finding.severity is Severity.UNKNOWN, finding

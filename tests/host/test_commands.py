@@ -146,7 +146,7 @@ def test_asking_a_supervisor(sleeper: HostBed) -> None:
     assert sleeper.living() is None
     assert second.number == 2
     seen = sleeper.status()
-    assert (seen["state"], seen["supervisor_pid"]) == ("unsupervised", None)
+    assert (seen["state"], seen["supervisor_pid"]) == ("stopped", None)
     assert "watchdog run" in sleeper.call("relaunch").stdout
 
 

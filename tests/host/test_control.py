@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from watchdog import control
-from watchdog.control import ControlServer, NoSupervisorError, request
+from watchdog.control import ControlServer, NoSupervisorError, request, request_and_pid
 from watchdog.errors import ControlError, StateError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,6 +122,11 @@ def test_the_socket_is_never_wider_than_the_owner(path: Path, start: Start, monk
     finally:
         os.umask(before)
     assert seen == [0o600]
+
+
+def test_the_kernel_says_who_answered(path: Path, start: Start) -> None:
+    start(path)
+    assert request_and_pid(path, {})[1] == os.getpid()
 
 
 def test_a_large_answer_arrives_whole(path: Path, start: Start) -> None:

@@ -20,7 +20,7 @@ error and no quiet pass.
                                       # in them, and in nodes, @STATE@ and @CHECKPOINTS@ are the job's folders
     [[process]]                       # pid, ppid = 1, command, state = "S", kernel = false, nodes = ["/dev/nvidia0"],
                                       # threads = ["S", "D"], wchan = "x", start = 100 (ticks)
-    [[kernel]]                        # age_s = 10.0, text = "NVRM: ...", facility = 0: a line of the kernel log
+    [[kernel]]                        # age_s = 10.0, text = "NVRM: ...", facility = 0, times = 1: a line of its log
     [job]                             # fields of core.limits.Limits
     [run]                             # the living run; without it none is alive
     shim = 4700                       # pid of a [[process]]; the run is what descends from it
@@ -29,10 +29,12 @@ error and no quiet pass.
     [[disk]], [[lock]]                # facts that replace the looked-at ones: fields of Disk and Lock
                                       # without a [[disk]] the looked-at ones have 200 of 500 GiB free, always
                                       # free_inodes = "none": not counted
-    [[probe]]                         # fields of Probe
+    [[probe]]                         # fields of Probe; with `why` there was no answer
     [clocks], [oom], [pressure]       # facts that replace the looked-at ones; [clocks] jumps = [{kind=..., ...}]
     blind_s = 0.0
+    supervisor = 3100                 # pid of who answers at the job's socket; a text: why nobody does
     unknown = { kernel = "why" }      # facts that could not be seen
+    absent = { kernel = "why" }       # facts that are not there for this user
 
     [[then]]                          # before look number `look` (2 is the second):
     look = 4
@@ -49,7 +51,9 @@ error and no quiet pass.
     findings = [{ check = "ghost-context", severity = "critical", remedy = "relaunch", subject = "part of it" }]
                                       # ALL findings that are unknown, warning or critical; remedy, subject optional
     near = ["lost-pid"]               # checks for which this is a near miss: they must say nothing loud here
+    silent = { NAME = "told by OTHER" }   # of those: says nothing at all, since another one speaks, or why
     says = ["part of a reason or evidence", ...]
+    measure = "part of why not"       # what is said to who wants to measure now; "" = a device may be measured
     [[expect.at]]                     # what an earlier look must have said, as in `findings` above
     look = 4
     findings = []
@@ -71,7 +75,22 @@ from tests.fakes.nvml import standin
 from tests.unit.checks import host as healthy
 from watchdog.checks import catalogue
 from watchdog.collectors.roots import Roots
-from watchdog.core.facts import Absent, Clocks, Disk, Fact, Facts, Jump, Known, OomKills, Pressure, Probe, Unknown
+from watchdog.core.facts import (
+    Absent,
+    Clocks,
+    Disk,
+    Fact,
+    Facts,
+    Jump,
+    Known,
+    NotMeasured,
+    OomKills,
+    Pressure,
+    Probe,
+    Probed,
+    Supervisor,
+    Unknown,
+)
 from watchdog.core.findings import Finding, Severity
 from watchdog.core.identity import ProcessId
 from watchdog.core.limits import GIB, Limits
@@ -85,6 +104,7 @@ _KEYS = frozenset(
         *("title", "wsl", "container", "hidepid", "looks", "every_s", "deadline_s"),
         *("missing", "nvml", "nodes", "files", "process", "kernel"),
         *("job", "run", "disk", "lock", "probe", "clocks", "oom", "pressure", "blind_s", "unknown", "then", "expect"),
+        *("absent", "supervisor"),
     )
 )
 _PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
@@ -211,6 +231,8 @@ class World:
         folder = f"proc/{pid}"
         self._write(f"{folder}/stat", stat(pid, given["state"]))
         self._write(f"{folder}/comm", given["command"][:15] + "\n")
+        if "wchan" in given:
+            self._write(f"{folder}/wchan", given["wchan"])
         self._write(f"{folder}/status", f"Name:\t{given['command']}\nTracerPid:\t0\n")
         for number, state in enumerate(given.get("threads", [given["state"]])):
             self._write(f"{folder}/task/{pid + number}/stat", stat(pid + number, state))
@@ -226,7 +248,7 @@ class World:
         at_us = int((self.clock.now_s - float(told.get("age_s", 1.0))) * 1e6)
         priority = 8 * int(told.get("facility", 0)) + 4
         with open(self.root / "dev/kmsg", "a", encoding="utf-8") as file:
-            file.write(f"{priority},{at_us // 1000},{at_us},-;{told['text']}\n")
+            file.write(f"{priority},{at_us // 1000},{at_us},-;{told['text']}\n" * int(told.get("times", 1)))
 
     # --- the driver ----------------------------------------------------------------------------------------
     def _make_driver(self) -> None:
@@ -307,12 +329,14 @@ class World:
     def run(self) -> OfRun:
         told = self.told.get("run")
         now_s = self.clock.now_s
-        probes = tuple(Probe(**_probe(each)) for each in self.told.get("probe", []))
+        probes = tuple(map(_probed, self.told.get("probe", [])))
         probe = Known(probes, now_s) if probes else Absent("not measured")
-        blind_s = float(self.told.get("blind_s", 0.0))
+        known: dict[str, Any] = {"probe": probe, "blind_s": float(self.told.get("blind_s", 0.0))}
+        if (by := self.told.get("supervisor")) is not None:
+            known["supervisor"] = Supervisor(pid=by) if isinstance(by, int) else Supervisor(pid=None, silence=by)
         if told is None:
             none = Absent("no run of this job is alive")
-            return OfRun(beat=none, progress=none, probe=probe, blind_s=blind_s)
+            return OfRun(beat=none, progress=none, **known)
         beat: Any = Absent("the run makes no beats")
         if told.get("beat") != "none":
             beat = Known(
@@ -321,7 +345,7 @@ class World:
         progress: Any = Absent("the run has shown no progress that could be read")
         if told.get("progress") != "none":
             progress = Known(self._progress(told.get("progress", {})), now_s)
-        return OfRun(beat=beat, progress=progress, probe=probe, blind_s=blind_s)
+        return OfRun(beat=beat, progress=progress, **known)
 
     def _progress(self, told: Mapping[str, Any]) -> Any:
         """`stands_s`, `heard_s`: ages; `count`, `every_s`, `loss` (a list: the last ones; a number: all), `phase`."""
@@ -331,7 +355,7 @@ class World:
         told_loss = given.pop("loss", [])
         count, every_s = int(given.pop("count", 60)), float(given.pop("every_s", 1.0))
         losses = [float(loss) for loss in (told_loss if isinstance(told_loss, list) else count * [told_loss])]
-        same = {name: given.pop(name) for name in ("phase", "gradient_norm", "step") if name in given}
+        same = {name: given.pop(name) for name in ("phase", "gradient_norm", "step", "tokens") if name in given}
         points = list(healthy.points(count, every_s=every_s, **same))
         for back, loss in enumerate(reversed(losses), 1):
             points[-back] = replace(points[-back], loss=loss)
@@ -368,6 +392,7 @@ class World:
             changes["pressure"] = Known(Pressure(**({"from_psi": True} | self.told["pressure"])), now_s)
         for name, why in self.told.get("unknown", {}).items():
             changes[name] = (Unknown(why),) if name in ("disks", "locks") else Unknown(why)
+        changes |= {name: Absent(why) for name, why in self.told.get("absent", {}).items()}
         return replace(facts, **changes)
 
 
@@ -396,6 +421,13 @@ def _lock(told: Mapping[str, Any]) -> dict[str, Any]:
     if "holders" in given:
         given["holders"] = tuple(LockHolder(**({"since_wall_s": None} | holder)) for holder in given["holders"])
     return given
+
+
+def _probed(told: Mapping[str, Any]) -> Probed:
+    if "why" not in told:
+        return Probe(**_probe(told))
+    label = f"NVIDIA GeForce RTX 3060 ({told['device'][:12]})"
+    return NotMeasured(device=told["device"], label=label, why=told["why"], tried=True)
 
 
 def _probe(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from watchdog import lookout as module
 from watchdog.checks.catalogue import CATALOGUE
 from watchdog.clock import SystemClock
 from watchdog.collectors.roots import Roots
-from watchdog.core.diagnosis import Diagnosis, exit_code
-from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probe, Unknown
-from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.diagnosis import Diagnosis, JobSeen, exit_code
+from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probed, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity, next_step
 from watchdog.core.limits import Limits
-from watchdog.diagnose import Measure, OfRun, Targets, diagnose
+from watchdog.diagnose import Measure, OfRun, Targets, diagnose, needs_of
+from watchdog.measuring import needed
 from watchdog.render_diagnose import explanation, human, listing, printable, to_json, wants_colour
 from watchdog.render_limits import key_of
 
@@ -57,7 +58,7 @@ def look(
     )
 
 
-def made_of(*severities: Severity) -> Diagnosis:
+def made_of(*severities: Severity, job: JobSeen | None = None) -> Diagnosis:
     findings = tuple(
         Finding(
             check=f"check-{severity.name.lower()}",
@@ -71,8 +72,25 @@ def made_of(*severities: Severity) -> Diagnosis:
         for severity in severities
     )
     return Diagnosis(
-        findings=findings, exit_code=exit_code(findings), absent=(), taken_wall_s=5.0, facts=healthy(), collectors={}
+        findings=findings,
+        exit_code=exit_code(findings, (), job),
+        absent=(),
+        taken_wall_s=5.0,
+        facts=healthy(),
+        collectors={},
+        job=job,
     )
+
+
+HELD = JobSeen(
+    name="big",
+    state="hold",
+    severity=Severity.CRITICAL,
+    reason="3 runs in a row ended without a new checkpoint",
+    evidence=("last error: Memory\x1bError",),
+    next="remove the reason, then: watchdog relaunch --job big",
+)
+RUNNING = JobSeen(name="big", state="running", severity=Severity.OK, reason="run 7 is alive, at step 180")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +107,13 @@ def test_the_worst_finding_is_the_exit_code(severities: tuple[Severity, ...], co
     assert made_of(*severities).exit_code == code
 
 
+def test_a_job_on_hold_is_as_critical_as_a_finding() -> None:
+    assert made_of(Severity.OK, job=HELD).exit_code == 2
+    assert made_of(Severity.OK, job=RUNNING).exit_code == 0
+    assert made_of(Severity.WARNING, job=RUNNING).exit_code == 1
+    assert made_of(job=RUNNING).exit_code == 3
+
+
 def test_a_host_in_order(tmp_path: Path) -> None:
     targets = Targets(
         disks=[(str(tmp_path / "state"), "state"), (str(tmp_path), "checkpoints")],
@@ -98,7 +123,7 @@ def test_a_host_in_order(tmp_path: Path) -> None:
     assert diagnosis.exit_code == 0, human(diagnosis)
     assert {finding.check for finding in diagnosis.findings} == set(STEADY)
     assert set(diagnosis.absent) == {"driver", "beat-stale"}
-    collectors = {"memory", "disk_state", "disk_checkpoints", "locks", "wsl"}
+    collectors = {"memory", "disk_state", "disk_checkpoints", "locks", "processes", "wsl"}
     assert set(diagnosis.collectors) == collectors
     assert all(view.success for view in diagnosis.collectors.values())
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind
@@ -152,40 +177,67 @@ def test_an_unreadable_proc_is_unknown_and_no_traceback(tmp_path: Path) -> None:
     assert diagnosis.exit_code == 3
     unknown = [finding for finding in diagnosis.findings if finding.severity is Severity.UNKNOWN]
     assert {finding.check for finding in unknown} == {
-        "memory", "memory-pressure", "oom-kill", "disk-space", "lock-holder", "beat-stale", "run-stuck", "io-errors",
-        "suspended", "wsl-settings",
+        "memory", "memory-pressure", "oom-kill", "disk-space", "lock-holder", "beat-stale", "run-stuck", "suspended",
+        "wsl-settings",
     }  # fmt: skip
     assert all(finding.reason for finding in unknown)
 
 
 def test_it_looks_again_where_one_look_proves_nothing(tmp_path: Path) -> None:
-    """And no more often than a check wants it."""
+    """And no more often than a check wants it: an idle device is looked at once."""
+    said: list[str] = []
     ghost = World(Path(__file__).parents[1] / "scenarios/ghost_diary.toml", tmp_path)
 
-    def seen(names: tuple[str, ...]) -> tuple[Diagnosis, float]:
-        started_s = ghost.clock.now_s
+    def seen(names: tuple[str, ...], host: str | None = None) -> tuple[Diagnosis, float]:
+        world = ghost if host is None else World(Path(__file__).parents[1] / "scenarios" / host, tmp_path / "other")
+        started_s = world.clock.now_s
         diagnosis = diagnose(
-            ghost.targets(),
-            ghost.limits,
-            roots=ghost.roots,
-            clock=ghost.clock,
-            environ=ghost.environ,
-            run=ghost.run(),
+            world.targets(),
+            world.limits,
+            roots=world.roots,
+            clock=world.clock,
+            environ=world.environ,
+            run=world.run(),
             checks=tuple(check for check in CATALOGUE if check.name in names),
+            say=said.append,
         )
-        return diagnosis, ghost.clock.now_s - started_s
+        return diagnosis, world.clock.now_s - started_s
 
     diagnosis, took_s = seen(("ghost-context",))
     assert [finding.severity for finding in diagnosis.findings] == [Severity.CRITICAL]
-    assert took_s == pytest.approx(2.0)  # five looks, half a second apart
+    assert took_s == pytest.approx(4.0)  # five looks, a second apart: closer ones would be one, said twice
+    again = "one look does not prove what it saw"
+    assert said == [f"looking again, {number} of 5: {again}" for number in (2, 3, 4, 5)]
     assert seen(("driver",))[1] == 0.0
+    said.clear()
+    assert seen(tuple(check.name for check in CATALOGUE), host="idle_geforce.toml")[1] == 0.0
+    assert not said
+
+
+def test_looking_again_ends_by_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow each look is: a driver that hangs in the midst of them costs no multiple of its own deadline."""
+    ghost = World(Path(__file__).parents[1] / "scenarios/ghost_diary.toml", tmp_path)
+    gathered = module.Lookout.gather
+    given: list[float] = []
+
+    def slowly(lookout: module.Lookout, run: OfRun, deadline_s: float) -> Facts:
+        given.append(deadline_s)
+        ghost.clock.now_s += min(6.0, deadline_s)
+        return gathered(lookout, run, 5.0)
+
+    monkeypatch.setattr(module.Lookout, "gather", slowly)
+    diagnose(
+        ghost.targets(), ghost.limits, roots=ghost.roots, clock=ghost.clock, environ=ghost.environ, run=ghost.run(),
+        checks=tuple(check for check in CATALOGUE if check.name == "ghost-context"), deadline_s=6.0,
+    )  # fmt: skip
+    assert given == [6.0, 6.0]  # the second took all that the further ones had: 8 s, with the pause before it
 
 
 def test_only_what_may_be_measured_is_measured(tmp_path: Path) -> None:
     idle = World(Path(__file__).parents[1] / "scenarios/idle_geforce.toml", tmp_path)
     asked: list[tuple[Device, ...]] = []
 
-    def measure(facts: Facts, devices: tuple[Device, ...]) -> Fact[tuple[Probe, ...]]:
+    def measure(facts: Facts, devices: tuple[Device, ...]) -> Fact[tuple[Probed, ...]]:
         asked.append(devices)
         return Unknown("torch is not here")
 
@@ -208,6 +260,43 @@ def test_only_what_may_be_measured_is_measured(tmp_path: Path) -> None:
     assert finding.severity is Severity.OK
     assert "not measured" in finding.reason
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("name", ["compute-floor", "wrong-product"])
+def test_whoever_measures_looks_at_who_must_not_be_disturbed(name: str) -> None:
+    """By hand or in a diagnosis, for whichever check the probe is made."""
+    (check,) = (check for check in CATALOGUE if check.name == name)
+    assert needs_of((check,)) >= needed() - {"probe"}
+    (other,) = (check for check in CATALOGUE if check.name == "driver")
+    assert not needs_of((other,)) & {"beat", "locks"}
+
+
+@pytest.mark.parametrize("name", ["compute-floor", "wrong-product"])
+def test_a_diagnosis_says_what_it_did_not_measure(tmp_path: Path, name: str) -> None:
+    scenarios = Path(__file__).parents[1] / "scenarios"
+
+    def run(scenario: str, folder: str, measure: Measure) -> Diagnosis:
+        world = World(scenarios / f"{scenario}.toml", tmp_path / folder)
+        return diagnose(
+            world.targets(),
+            world.limits,
+            roots=world.roots,
+            clock=world.clock,
+            environ=world.environ,
+            run=world.run(),
+            checks=tuple(check for check in CATALOGUE if check.name == name),
+            measure=measure,
+        )
+
+    def never(facts: Facts, devices: tuple[Device, ...]) -> Fact[tuple[Probed, ...]]:
+        raise AssertionError(devices)
+
+    (tmp_path / "a").mkdir()
+    diagnosis = run("wsl_bridge_held", "a", never)
+    assert isinstance(diagnosis.facts.probe, Absent)
+    assert diagnosis.facts.probe.why.startswith("not measured: ")
+    assert diagnosis.facts.probe.why.endswith("is in use by pid 8123 (python), which has /dev/dxg open")
+    assert diagnosis.exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -266,6 +355,37 @@ def test_the_loudest_comes_first_and_what_is_fine_is_counted() -> None:
     assert human(made_of(Severity.OK), everything=True).splitlines()[0] == "ok        card · check-ok · it is ok"
 
 
+def test_the_job_comes_before_everything() -> None:
+    lines = human(made_of(Severity.CRITICAL, job=HELD), colour=True).splitlines()
+    assert lines[:4] == [
+        "\x1b[1;31mHOLD\x1b[0m      job big · 3 runs in a row ended without a new checkpoint",
+        "  last error: Memory\\x1bError",
+        "  next    remove the reason, then: watchdog relaunch --job big",
+        "\x1b[1;31mCRITICAL\x1b[0m  card · check-critical · it is critical",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "line"),
+    [
+        ("finished", Severity.OK, "finished  job big · why"),
+        ("stopped", Severity.OK, "stopped   job big · why"),
+        ("backoff", Severity.OK, "job       job big · backoff · why"),
+        ("unsupervised", Severity.WARNING, "WARNING   job big · unsupervised · why"),
+        ("unknown", Severity.UNKNOWN, "unknown   job big · unknown · why"),
+    ],
+)
+def test_a_job_that_does_not_run_is_a_line(state: str, severity: Severity, line: str) -> None:
+    job = JobSeen(name="big", state=state, severity=severity, reason="why")
+    assert human(made_of(Severity.OK, job=job)).splitlines()[0] == line
+
+
+def test_a_job_that_runs_is_told_only_when_asked() -> None:
+    assert "job big" not in human(made_of(Severity.OK, job=RUNNING))
+    told = human(made_of(Severity.OK, job=RUNNING), everything=True)
+    assert told.splitlines()[0] == "job       job big · running · run 7 is alive, at step 180"
+
+
 def test_what_is_absent_is_said_although_all_is_well() -> None:
     text = human(look(Targets()))
     assert "absent    driver · no NVIDIA driver: GPU checks are absent, not passed" in text
@@ -315,6 +435,17 @@ def test_json_has_every_field_and_survives_the_trip() -> None:
         "next": "watchdog relaunch",
     }
     assert record["findings"][1]["next"] is None
+    assert record["job"] is None
+    assert to_json(made_of(Severity.WARNING), " --job large")["findings"][0]["next"] == "watchdog relaunch --job large"
+    assert to_json(made_of(job=RUNNING))["job"] == {
+        "name": "big",
+        "state": "running",
+        "severity": "ok",
+        "reason": "run 7 is alive, at step 180",
+        "evidence": [],
+        "next": None,
+    }
+    jsonschema.validate(to_json(made_of(Severity.OK, job=HELD)), SCHEMA)
 
 
 def test_json_of_a_real_look_tells_absent_from_ok(tmp_path: Path) -> None:
@@ -328,6 +459,33 @@ def test_json_of_a_real_look_tells_absent_from_ok(tmp_path: Path) -> None:
 def test_the_next_step_names_the_job() -> None:
     text = human(made_of(Severity.CRITICAL), options=" --job large")
     assert text.splitlines()[-1] == "  next    watchdog relaunch --job large"
+
+
+@pytest.mark.parametrize(
+    ("remedy", "device", "words"),
+    [
+        (Remedy.WAIT, None, "wait: the supervisor acts by itself; where none runs: watchdog run --job large"),
+        (
+            Remedy.ASK_HOLDER,
+            None,
+            "see who holds the job: watchdog status --job large; "
+            "a run that nobody watches is adopted by: watchdog run --job large",
+        ),
+        (Remedy.WAIT_LONGER, None, "watchdog diagnose --wait 70 --job large"),
+        (Remedy.PROBE, None, "measure the device: watchdog probe --job large"),
+        (Remedy.PROBE, "GPU-3f1c0a52-11", "measure the device: watchdog probe --job large --device GPU-3f1c0a52"),
+        (Remedy.PROBE, "no UUID, index 1", "measure the device: watchdog probe --job large"),
+        (
+            Remedy.RESET_DEVICE,
+            "GPU-3f1c0a52-11",
+            "end what uses the device, then reset it: sudo nvidia-smi --gpu-reset -i GPU-3f1c0a52-11, or reboot",
+        ),
+        (Remedy.ASK_OWNER, None, Remedy.ASK_OWNER.value),  # "the watchdog ends nothing" is no command
+    ],
+)
+def test_the_next_step_is_what_a_person_types(remedy: Remedy, device: str | None, words: str) -> None:
+    finding = Finding(check="x", severity=Severity.WARNING, subject="s", reason="r", remedy=remedy, device=device)
+    assert next_step(finding, " --job large") == words
 
 
 def test_the_listing_names_every_check_with_what_it_proves() -> None:

@@ -41,6 +41,22 @@ def test_the_gates_of_this_host(tmp_path: Path) -> None:
     assert views["memory"].duration_s >= 0
 
 
+def test_a_job_that_names_no_device_waits_for_one_once_its_run_had_one_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = host(tmp_path)
+    sick = seen(
+        driver=Unknown("the driver hangs"), devices=Unknown("it hangs"), processes=processes(run=(), holders=())
+    )
+    told = [sick]
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: told[0])
+    assert gates(watch)["devices"].open
+    told[0] = seen()
+    watch.look()
+    told[0] = sick
+    assert not gates(watch)["devices"].open
+
+
 @pytest.mark.parametrize(
     ("needs", "lock_intact", "closed"),
     [
@@ -56,6 +72,21 @@ def test_a_gate_that_is_closed_says_why(
     assert {name for name, gate in found.items() if not gate.open} == closed
     for name in closed:
         assert "free" in found[name].words or "unlinked" in found[name].words
+
+
+def test_blindness_is_counted_for_each_fact_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two collectors that fail in turn leave nobody blind; one that fails at every look does."""
+    watch = host(tmp_path)
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: told)
+    for turn in range(20):
+        in_turn = {"oom" if turn % 2 else "pressure": Unknown("times out")}
+        told = seen(at_s=100.0 * turn, **in_turn)
+        assert watch.look().blind_s == 0.0
+    for turn in range(20, 24):
+        told = seen(at_s=100.0 * turn, **{"driver": Unknown("hangs"), "oom" if turn % 2 else "pressure": Unknown("x")})
+        assert watch.look().blind_s == 100.0 * (turn - 20)
+    watch.ask_afresh(3.0)
+    assert watch.look().blind_s == 0.0
 
 
 def test_after_a_gap_nothing_old_is_believed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ LAUNCH = ("run_launching", {"number": 1, "run_id": "1-a", "baseline_step": -1})
 ENDED = {"number": 1, "run_id": "1-a", "cause": "exited", "words": "exit 1", "baseline_step": -1, "error": "no"}
 END = ("run_ended", ENDED)
 WEIGH = ("run_weighed", {"run_id": "1-a", "cause": "exited", "failures": 1, "repeated": 4})
+LEAVE = ("supervisor_leaving", {})
 
 
 def history(*entries: tuple[str, dict[str, object]]) -> History:
@@ -39,6 +40,9 @@ def view(*entries: tuple[str, dict[str, object]]) -> StatusView:
         ((LAUNCH, END, WEIGH, ("hold", {"reason": "why"})), "hold"),
         ((LAUNCH, END, WEIGH, ("hold", {"reason": "why"}), ("lifted", {})), "unsupervised"),
         ((LAUNCH, END, WEIGH, ("finished", {"step": 3})), "finished"),
+        ((LAUNCH, END, LEAVE, WEIGH), "stopped"),
+        ((LAUNCH, END, LEAVE, WEIGH, ("supervisor_started", {})), "unsupervised"),
+        ((LEAVE,), "never started"),
         ((LAUNCH, END, WEIGH, ("finished", {"step": 3}), ("archived", {"place": "x"})), "never started"),
     ],
 )
@@ -58,4 +62,6 @@ def test_the_rest(tmp_path: Path) -> None:
     assert (shown.failures, shown.steps_repeated, shown.last_error, shown.restarts) == (1, 4, "no", 0)
     assert (shown.checkpoint_step, shown.runs_by_cause) == (7, {"exited": 1})
     assert (shown.sentence, shown.since_wall_s) == ("says checkpoint_verified", 103.0)
+    assert view(LAUNCH, END, LEAVE, WEIGH).sentence == "says supervisor_leaving"
+    assert view(LAUNCH, END, WEIGH, ("finding", {})).sentence == "says run_weighed"  # of the host, not of the job
     assert shown.supervisor_pid is None

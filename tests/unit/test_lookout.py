@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.nvml.standin import Scenario, build, environment
+from watchdog.collectors.processes import read_process
 from watchdog.collectors.roots import Roots
 from watchdog.core.fact import Absent, Known, Unknown
 from watchdog.lookout import NOT_ASKED, Lookout, OfRun, Targets
@@ -219,6 +222,24 @@ def test_one_look_waits_no_longer_than_it_is_told(bench: Bench, hanging: Roots) 
     assert time.perf_counter() - began_s < 5
     assert isinstance(facts.memory, Unknown)
     assert all(isinstance(disk, Known) for disk in facts.disks)
+
+
+def test_of_a_new_run_the_processes_are_looked_at_at_once(bench: Bench, wait_until: Callable[..., object]) -> None:
+    """Else its ranks would look foreign until the next look, ten seconds later."""
+    lookout = bench.lookout(only=frozenset({"processes"}))
+    all_read(bench, lookout, wait_until)
+
+    def run() -> list[int]:
+        fact = lookout.poll(NO_RUN).processes
+        return [process.pid for process in fact.value.run] if isinstance(fact, Known) else []
+
+    me = read_process(os.getpid())
+    assert me is not None
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as rank:
+        assert run() == []
+        lookout.root = me.id
+        wait_until(lambda: rank.pid in run(), "the new run's processes")  # the clock stands still
+        rank.communicate(b"\n")
 
 
 def test_after_a_gap_nothing_old_is_believed(bench: Bench, wait_until: Callable[..., object]) -> None:

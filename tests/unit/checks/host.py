@@ -95,7 +95,8 @@ def gpu(
         pcie_generation_max=4,
         pcie_width_max=16,
     )
-    plain = {name: changes.pop(name) for name in ("index", "lost_code", "missing", "implausible") if name in changes}
+    given_plain = ("index", "lost_code", "missing", "implausible", "xid_faults")
+    plain = {name: changes.pop(name) for name in given_plain if name in changes}
     counters = changes.pop("clocks_event_counters_us", {})
     facts = {name: as_fact(value) for name, value in (given | changes).items()}
     return Device(**({"uuid": uuid, "index": 0, "recent": recent} | plain), clocks_event_counters_us=counters, **facts)
@@ -210,7 +211,7 @@ def host(**changes: Any) -> Facts:
     )
     disks = changes.pop("disks", (disk("state"), disk("checkpoints")))
     locks = changes.pop("locks", (lock("supervisor"), lock("run")))
-    plain = {"at_s": AT_S, "wall_s": 1.7e9, "blind_s": 0.0}
+    plain = {"at_s": AT_S, "wall_s": 1.7e9, "blind_s": 0.0, "supervisor": None}
     plain |= {name: changes.pop(name) for name in list(changes) if name in plain}
     return Facts(
         disks=tuple(as_fact(each) for each in disks),

@@ -19,7 +19,7 @@ def test_what_and_for_how_long() -> None:
     finding = blind.check(host(driver=HANGS, disks=(disk(), HANGS), blind_s=605.0), Limits())
     assert isinstance(finding, Finding)
     assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.LOOK)
-    assert finding.reason == "for 10 min 05 s it could not see: disks, driver"
+    assert finding.reason == "for 10 min 05 s it could not see: disks, driver (the longest of them)"
     assert finding.evidence == ("disks: does not answer", "driver: does not answer")
 
 

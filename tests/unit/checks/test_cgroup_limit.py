@@ -34,7 +34,7 @@ def test_each_group_has_its_word_and_figures() -> None:
     own, parent = judge(GIB, int(9.5 * GIB))
     assert (own.severity, parent.severity) == (Severity.OK, Severity.WARNING)
     assert parent.subject == "cgroup /group-1"
-    assert parent.reason == "9.5 GiB of 10.0 GiB held, page cache not counted: over 90% of the limit"
+    assert parent.reason == "9.5 GiB of 10.0 GiB held, page cache not counted: over 90 % of the limit"
 
 
 def test_no_limit_is_fine_and_unknown_memory_is_left_to_memory() -> None:

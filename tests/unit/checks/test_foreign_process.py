@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import NO_RUN, WSL
 from tests.unit.checks.host import AT_S, GIB, TRAINER_PID, beat, gpu, host, process, processes, sample
 from watchdog.checks import foreign_process
-from watchdog.core.facts import Absent, DeviceHolder, DeviceProcess, Facts, Unknown
+from watchdog.core.facts import Absent, DeviceHolder, DeviceProcess, Facts, Known, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
 
@@ -27,7 +28,7 @@ def listing(*listed: DeviceProcess, **changes: Any) -> Facts:
 def test_pid_command_and_memory_are_told_the_largest_first() -> None:
     [found] = judge(listing(process(), process(98, memory_bytes=GIB // 2, command="ollama"), NOTEBOOK))
     assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.ASK_OWNER)
-    assert found.reason == "pid 99 (jupyter), 2.0 GiB, is not of the run, and 1 more"
+    assert found.reason == "pid 99 (jupyter), 2.0 GiB, and 1 more are not of the run"
     assert found.evidence == ("pid 98 (ollama), 512 MiB",)
 
 
@@ -84,7 +85,7 @@ def test_workers_that_outlived_their_trainer_are_named() -> None:
     assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.ASK_OWNER)
     assert found.reason == (
         "9.0 GiB in use, and the driver lists nobody: "
-        "pid 5001 (python) has /dev/nvidia0 open, is not of the run, and 1 more"
+        "pid 5001 (python) has /dev/nvidia0 open and is not of the run; 1 more like it"
     )
     assert found.evidence == ("pid 5002 (python) has /dev/nvidia0 open",)
     [found] = judge(orphaned(heir(5001), devices=(gpu(processes=(), samples=2),)))
@@ -121,6 +122,27 @@ def test_who_is_listed_on_another_device_owns_nothing_here() -> None:
 def test_too_few_samples_ask_for_more() -> None:
     [found] = judge(host(devices=(gpu(processes=(NOTEBOOK,), samples=1),)))
     assert (found.severity, found.looks_wanted) == (Severity.OK, 2)
+
+
+@pytest.mark.parametrize(
+    ("facts", "first_s"),
+    [(listing(process(), NOTEBOOK), AT_S - 4.0), (orphaned(heir(5001)), AT_S - 2.0)],
+)
+def test_a_table_from_before_it_started_accuses_nobody(facts: Facts, first_s: float) -> None:
+    """It may be a rank that has just started: tables come each ten seconds, samples each second."""
+    for later_s, severity in ((0.0, Severity.OK), (0.5, Severity.WARNING)):
+        seen = replace(facts, processes=Known(value_of(facts.processes), first_s + later_s))
+        [found] = judge(seen)
+        assert (found.severity, found.looks_wanted) == (severity, 1 if severity is Severity.OK else 0)
+
+
+def test_a_list_that_was_read_once_counts_once() -> None:
+    once = Known((NOTEBOOK,), AT_S - 3)
+    recent = tuple(sample(AT_S - back, processes=once) for back in reversed(range(4)))
+    [found] = judge(host(devices=(gpu(recent=recent),)))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 2)
+    [found] = judge(host(devices=(gpu(recent=(sample(AT_S - 9), *recent)),)))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 0)  # of three lists one did not name it
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.checks.host import AT_S, host
+from tests.unit.checks.host import AT_S, disk, host
 from watchdog.checks import io_errors
 from watchdog.core.facts import Absent, KernelLine, KernelLog, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
@@ -37,20 +37,20 @@ def test_figures_and_one_finding_a_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "disk"),
+    ("named", "name"),
     [
         (("sdb", "sdb1"), "sdb"),
         (("vda2", "vda"), "vda"),
-        (("nvme0n1p2", "nvme0n1"), "nvme0n1"),
+        (("nvme0n1p2", "nvme0n1", "nvme0c1n1"), "nvme0n1"),
         (("mmcblk0", "mmcblk0p1"), "mmcblk0"),
         (("dm-0", "dm-0"), "dm-0"),
         (("md127", "md127"), "md127"),
         (("",), "a disk"),
     ],
 )
-def test_a_disk_and_its_partitions_are_one(named: tuple[str, ...], disk: str) -> None:
+def test_a_disk_and_its_partitions_are_one(named: tuple[str, ...], name: str) -> None:
     (finding,) = judge(*(line(subject=subject) for subject in named))
-    assert finding.subject == disk
+    assert finding.subject == name
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,30 @@ def test_a_disk_and_its_partitions_are_one(named: tuple[str, ...], disk: str) ->
 def test_old_lines_other_kinds_and_empty_drives_do_not_fire(given: KernelLine) -> None:
     (finding,) = judge(given)
     assert finding.severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("subject", "disks", "severity"),
+    [
+        ("sdb1", (("nvme0n1", "nvme0n1p2"),), Severity.OK),
+        ("sdb1", (("nvme0n1",), ("dm-0", "sdb", "sdb1")), Severity.CRITICAL),
+        ("sdb2", (("sdb", "sdb1"),), Severity.CRITICAL),  # another partition of the disk that fails
+        ("dm-0", (("dm-0", "sda"),), Severity.CRITICAL),
+        ("sdb1", (("nvme0n1",), ()), Severity.CRITICAL),  # what one folder lies on is not told
+        ("", (("nvme0n1",),), Severity.CRITICAL),
+        ("sdb1", (), Severity.CRITICAL),
+    ],
+)
+def test_a_disk_that_neither_the_job_nor_the_system_lies_on(
+    subject: str, disks: tuple[tuple[str, ...], ...], severity: Severity
+) -> None:
+    facts = host(
+        kernel=KernelLog(lines=(line(KernelKind.READ_ONLY, subject=subject),), since_s=0.0),
+        disks=tuple(disk(devices=devices) for devices in disks),
+    )
+    (finding,) = found if isinstance(found := io_errors.check(facts, Limits()), tuple) else (found,)
+    assert finding.severity is severity
+    assert ("neither the job nor the system lies on it" in finding.reason) is (severity is Severity.OK)
 
 
 def test_it_claims_no_more_than_was_read() -> None:
@@ -71,4 +95,9 @@ def test_an_unreadable_log_is_told_here() -> None:
     finding = io_errors.check(host(kernel=Unknown("/dev/kmsg: Operation not permitted")), Limits())
     assert isinstance(finding, Finding)
     assert finding.severity is Severity.UNKNOWN
-    assert io_errors.check(host(kernel=Absent()), Limits()) == ()
+
+
+def test_a_log_that_is_closed_to_this_user_is_said_and_no_alarm() -> None:
+    finding = io_errors.check(host(kernel=Absent("closed (dmesg_restrict)")), Limits())
+    assert isinstance(finding, Finding)
+    assert (finding.severity, finding.reason) == (Severity.OK, "closed (dmesg_restrict)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tests.unit.checks.host import host, lock
 from watchdog.checks import lock_holder
-from watchdog.core.facts import Lock, LockHolder, Unknown
+from watchdog.core.facts import Lock, LockHolder, Supervisor, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
 
@@ -43,6 +45,37 @@ def test_a_holder_whose_command_is_hidden_is_not_accused() -> None:
     (finding,) = judge(lock(holders=(LockHolder(pid=99, command="", since_wall_s=None),)))
     assert finding.severity is Severity.OK
     assert "cannot be read" in finding.reason
+
+
+def supervised(by: Supervisor | None, *, since_s: float = 3600.0) -> Finding:
+    holder = replace(SUPERVISOR, since_wall_s=1.7e9 - since_s)
+    (found,) = lock_holder.check(host(locks=(lock(holders=(holder,)),), supervisor=by), Limits())
+    return found
+
+
+SILENT = Supervisor(pid=None, silence="nobody listens at /state/control.sock")
+
+
+def test_a_supervisor_that_is_not_the_one_that_answers_or_looks_is_told() -> None:
+    found = supervised(Supervisor(pid=5))
+    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.ASK_HOLDER)
+    assert found.reason == (
+        "held by pid 4711 (/usr/bin/python /home/me/.venv/bin/watchdog run), which has lived for 60 min, "
+        "and not by the supervisor of this job, pid 5"
+    )
+    assert supervised(Supervisor(pid=4711)).severity is Severity.OK
+
+
+def test_a_holder_that_does_not_answer_is_told_with_what_to_do() -> None:
+    found = supervised(SILENT)
+    assert (found.severity, found.remedy) == (Severity.WARNING, Remedy.ASK_HOLDER)
+    assert found.reason.endswith("has lived for 60 min and does not answer: nobody listens at /state/control.sock")
+    assert "kill -KILL 4711" in found.evidence[-1]
+
+
+def test_one_that_has_just_started_or_was_not_asked_is_fine() -> None:
+    assert supervised(SILENT, since_s=29.0).severity is Severity.OK
+    assert supervised(None).severity is Severity.OK
 
 
 def test_a_run_without_supervisor_is_a_warning() -> None:

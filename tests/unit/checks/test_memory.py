@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.checks.host import GIB, beat, gpu, host, memory
+from tests.unit.checks.host import GIB, beat, gpu, host, memory, processes
 from watchdog.checks import memory as check_memory
-from watchdog.core.facts import Absent, Unknown
+from watchdog.core.facts import Absent, RunProcess, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
 
@@ -21,7 +21,8 @@ def judge(available: int, limits: Limits = STATED, *, running: bool = False, **c
         if ("memory" not in changes)
         else changes.pop("memory")
     )
-    found = check_memory.check(host(memory=given, beat=beat(alive=running), **changes), limits)
+    gone = {} if running else {"processes": processes(run=(), holders=())}
+    found = check_memory.check(host(**{"memory": given, "beat": beat(alive=running)} | gone | changes), limits)
     assert isinstance(found, Finding)
     return found
 
@@ -53,9 +54,9 @@ def test_figures_come_with_their_units_and_the_limit_is_named() -> None:
 @pytest.mark.parametrize(
     ("devices", "limits", "words"),
     [
-        ((gpu(),), Limits(), "a GPU job needs 3.0 GiB, as none is stated"),
-        ((gpu(),), Limits(devices=("7",)), "a job needs 1.0 GiB, as none is stated"),
-        (Absent("no driver"), Limits(), "a job needs 1.0 GiB, as none is stated"),
+        ((gpu(),), Limits(), "a GPU job is taken to need 3.0 GiB"),
+        ((gpu(),), Limits(devices=("7",)), "a job is taken to need 1.0 GiB"),
+        (Absent("no driver"), Limits(), "a job is taken to need 1.0 GiB"),
         ((gpu(),), Limits(memory_need_bytes=2 * GIB), "the job states 2.0 GiB"),
     ],
 )
@@ -66,6 +67,14 @@ def test_who_says_what_is_needed(devices: Any, limits: Limits, words: str) -> No
 def test_a_living_run_has_its_part_already() -> None:
     assert judge(GIB, running=True).severity is Severity.OK
     assert judge(GIB, running=False).severity is Severity.WARNING
+
+
+def test_a_run_that_makes_no_beats_lives_by_its_processes() -> None:
+    silent = Absent("the run makes no beats")
+    assert judge(GIB, beat=silent, processes=processes()).severity is Severity.OK
+    defunct = RunProcess(pid=4711, command="python", state="Z")
+    for seen in (processes(run=()), processes(run=(defunct,)), Unknown("x")):
+        assert judge(GIB, beat=silent, processes=seen).severity is Severity.WARNING
 
 
 def test_unknown_memory_is_told() -> None:

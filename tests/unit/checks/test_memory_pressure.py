@@ -53,6 +53,12 @@ def test_one_look_without_psi_wants_another() -> None:
     assert (finding.severity, finding.looks_wanted) == (Severity.OK, 1)
 
 
+def test_one_look_is_enough_where_nothing_was_ever_swapped_in() -> None:
+    finding = judge(Pressure(from_psi=False, swapped_in_per_s=0.0))
+    assert (finding.severity, finding.looks_wanted) == (Severity.OK, 0)
+    assert finding.reason == "no page was ever read back from swap (no PSI here)"
+
+
 def test_unknown_is_told_and_absent_is_no_fault() -> None:
     assert judge(Unknown("EOPNOTSUPP")).severity is Severity.UNKNOWN
     assert memory_pressure.check(host(pressure=Absent()), Limits()) == ()

@@ -237,8 +237,13 @@ def haunted(dice: random.Random, facts: Facts) -> Facts:
     bare = isinstance(facts.wsl, Absent)
     alive = dice.random() < 0.5
     run = (RunProcess(pid=TRAINER_PID, command="python", state="S"),) if alive else ()
+    bridge = DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/dxg",), of_run=True)
     processes = Processes(
-        initial_namespace=bare, pid_max=4_194_304, run=run, holders=(), unreadable=dice.choice((0, 9))
+        initial_namespace=bare,
+        pid_max=4_194_304,
+        run=run,
+        holders=(bridge,) if alive and not bare else (),
+        unreadable=dice.choice((0, 9)),
     )
     age_s = dice.uniform(1000.0, 9000.0)
     changes: dict[str, Any] = dict(beat=Absent("none"), progress=Absent("none"))
@@ -329,5 +334,7 @@ def test_the_ghost_put_in_is_found_every_time_and_told_once(seed: int) -> None:
         told = [found for found in findings(facts) if found.severity >= Severity.WARNING and found.device == UUID]
         told = [found for found in told if found.check not in (compute_floor.NAME, wrong_product.NAME)]
         assert [found.check for found in told] == [ghost_context.NAME], f"seed {seed}, window {window}: {told}\n{facts}"
-        assert told[0].severity is Severity.CRITICAL
+        # On WSL a pid alone proves no dead process, and a run past its deadline needs no such proof.
+        proven = bool(facts.processes.value.run) or isinstance(facts.wsl, Absent)
+        assert told[0].severity is (Severity.CRITICAL if proven else Severity.WARNING)
         assert calls_for_a_stop(told[0]) is bool(facts.processes.value.run)

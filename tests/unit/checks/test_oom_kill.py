@@ -49,13 +49,54 @@ def test_a_line_names_the_process() -> None:
 def test_counters_say_whose_it_was(oom: OomKills, words: str) -> None:
     (finding,) = judge(oom=oom)
     assert finding.severity is Severity.WARNING
-    assert finding.reason.startswith("2 processes killed for lack of memory in the last 10 min 00 s")
+    assert finding.reason.startswith("2 processes killed for lack of memory in the last 10 min")
     assert words in finding.evidence[-1]
 
 
 def test_the_same_kill_is_not_counted_twice() -> None:
     (finding,) = judge(oom=kills(host=1, since_host=1, cgroup=1, since_cgroup=1), kernel=log(5.0))
     assert finding.reason.startswith("1 process killed")
+
+
+def limited(ago_s: float = 5.0, command: str = "postgres") -> KernelLog:
+    line = KernelLine(
+        at_s=AT_S - ago_s,
+        kind=KernelKind.OOM_KILL,
+        text=f"Memory cgroup out of memory: Killed process 99 ({command})",
+        number=99,
+        subject=command,
+    )
+    return KernelLog(lines=(line,), since_s=0.0)
+
+
+@pytest.mark.parametrize(
+    "oom", [kills(host=9, watched_s=0.0), kills(host=9, cgroup=1, since_host=1), kills(host=9, since_host=1)]
+)
+def test_the_limit_of_another_group_is_no_warning(oom: OomKills) -> None:
+    (finding,) = judge(oom=oom, kernel=limited())
+    assert finding.severity is Severity.OK
+    assert finding.reason.endswith("postgres (pid 99); by the limit of another cgroup, not of this job")
+
+
+@pytest.mark.parametrize(
+    ("oom", "log"),
+    [
+        (kills(host=9, cgroup=1, since_host=1, since_cgroup=1), limited()),  # ours
+        (kills(host=9, cgroup=1, watched_s=4.0), limited()),  # ours may have counted it before we watched
+        (kills(host=9, cgroup=None), limited()),  # ours does not count
+        (kills(host=9), limited(command="python")),  # a worker of the run, in a group of its own
+        (Absent(), limited()),
+    ],
+)
+def test_the_limit_of_our_group_or_of_one_that_may_be_is_to_be_raised(oom: Any, log: KernelLog) -> None:
+    (finding,) = judge(oom=oom, kernel=log)
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.RAISE_LIMIT)
+    assert "cgroup" in finding.evidence[-1]
+
+
+def test_the_hosts_memory_may_hit_the_job_next() -> None:
+    (finding,) = judge(oom=kills(host=9, since_host=1), kernel=log(5.0))
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.FREE_MEMORY)
 
 
 @pytest.mark.parametrize("watched_s", [0.0, 600.0])

@@ -18,8 +18,8 @@ def zombie(seconds: float, pid: int = 4712, **changes: Any) -> RunProcess:
     return RunProcess(**(given | changes))
 
 
-def judge(*run: RunProcess, others: tuple[RunProcess, ...] = ()) -> Finding:
-    found = run_defunct.check(host(processes=processes(run=run, defunct=others)), Limits())
+def judge(*run: RunProcess) -> Finding:
+    found = run_defunct.check(host(processes=processes(run=run)), Limits())
     assert isinstance(found, Finding)
     return found
 
@@ -32,7 +32,7 @@ def test_by_how_long(seconds: float, severity: Severity) -> None:
 def test_figures() -> None:
     finding = judge(zombie(185.0), zombie(40.0, pid=9))
     assert finding.remedy is Remedy.WAIT
-    assert finding.reason == "pid 4712 (python) is defunct for 3 min 05 s, and so are 1 more of the run"
+    assert finding.reason == "pid 4712 (python) has been defunct for 3 min 05 s, and 1 more of the run"
     assert finding.evidence == ("pid 9 (python)",)
 
 
@@ -40,10 +40,6 @@ def test_a_leader_whose_threads_live_is_mentioned_and_not_defunct() -> None:
     finding = judge(zombie(900.0, states=(("S", 3), ("Z", 1))))
     assert finding.severity is Severity.OK
     assert finding.evidence == ("pid 4712 (python): the leader has ended, 3 of its threads live on",)
-
-
-def test_others_are_not_ours() -> None:
-    assert judge(others=(zombie(900.0),)).severity is Severity.OK
 
 
 def test_unknown_is_left_to_run_stuck() -> None:

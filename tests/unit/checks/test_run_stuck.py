@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.checks.host import AT_S, host, processes, progress
 from watchdog.checks import run_stuck
-from watchdog.core.facts import Absent, RunProcess, Unknown, Wsl
+from watchdog.core.facts import Absent, KernelLine, KernelLog, RunProcess, Unknown, Wsl
 from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.kernel import KernelKind
 from watchdog.core.limits import Limits
 
 STANDS = progress(step_changed_s=AT_S - 900.0)
@@ -43,6 +44,17 @@ def test_by_how_long(seconds: float, severity: Severity, remedy: Remedy) -> None
     assert (finding.severity, finding.remedy) == (severity, remedy)
 
 
+def test_the_kernel_says_it_too_where_its_pids_are_ours() -> None:
+    def says(ago_s: float, pid: int) -> KernelLine:
+        text = f"INFO: task python:{pid} blocked for more than 120 seconds."
+        return KernelLine(at_s=AT_S - ago_s, kind=KernelKind.HUNG_TASK, text=text, number=pid, subject="python")
+
+    log = KernelLog(lines=(says(900.0, 4711), says(170.0, 4711), says(50.0, 4711), says(40.0, 99)), since_s=0.0)
+    assert judge(stuck(301.0), kernel=log).evidence[1:] == (says(50.0, 4711).text,)
+    contained = processes(run=(stuck(301.0),), initial_namespace=None)
+    assert len(judge(kernel=log, processes=contained).evidence) == 1
+
+
 def test_under_wsl_it_is_wsl_that_is_restarted() -> None:
     assert judge(stuck(301.0), wsl=WSL).remedy is Remedy.WSL_SHUTDOWN
 
@@ -52,7 +64,7 @@ def test_figures_and_where_it_waits() -> None:
         stuck(40.0, pid=9), stuck(330.0), others=(stuck(60.0, pid=77), stuck(40.0, pid=9), stuck(1.0, pid=5))
     )
     assert finding.reason == (
-        "pid 4711 (python) is stuck in the kernel for 5 min 30 s, and 1 more of the run; "
+        "pid 4711 (python) has been stuck in the kernel for 5 min 30 s, and 1 more of the run; "
         "it cannot be killed, and nothing is started beside it"
     )
     assert finding.evidence == (

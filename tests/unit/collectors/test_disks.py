@@ -149,3 +149,39 @@ def test_a_day_of_looks_is_a_window_of_hours() -> None:
     assert len(gaps) == 1  # evenly apart, or a rate would be that of the last minute
     assert 86_400 - times[-1] <= 2 * max(gaps)
     assert looks.before(86_401.0, 1000, (8, 2)) == ()  # another file system on the same path
+
+
+def block(roots: Roots, number: str, path: str, *, partition: bool = False, slaves: tuple[str, ...] = ()) -> None:
+    """A block device in sysfs: `/sys/dev/block/MAJOR:MINOR` leads to its folder."""
+    folder = Path(roots.sys, "devices", path)
+    folder.mkdir(parents=True, exist_ok=True)
+    if partition:
+        (folder / "partition").write_text("1\n")
+    for slave in slaves:
+        (folder / "slaves").mkdir(exist_ok=True)
+        (folder / "slaves" / Path(slave).name).symlink_to(Path(roots.sys, "devices", slave))
+    link = Path(roots.sys, "dev/block", number)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder)
+
+
+def test_the_devices_behind_a_path_and_behind_the_root_are_told(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    roots = host_with(tmp_path, f"30 22 253:0 / {data} rw - ext4 /dev/mapper/x rw")
+    assert read(data, roots).devices == ()  # no sysfs
+    block(roots, "254:0", "virtio0/block/vda")
+    block(roots, "8:17", "ata2/block/sdb/sdb1", partition=True)
+    block(roots, "253:0", "virtual/block/dm-0", slaves=("ata2/block/sdb/sdb1",))
+    assert read(data, roots).devices == ("dm-0", "sdb", "sdb1", "vda")
+    assert read(tmp_path, roots).devices == ("vda",)
+
+
+@pytest.mark.parametrize("number", ["7:0", "0:41"])
+def test_what_lies_on_a_file_or_on_devices_unnamed_is_not_told(tmp_path: Path, number: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    roots = host_with(tmp_path, f"30 22 {number} / {data} rw - btrfs /dev/loop0 rw")
+    block(roots, "254:0", "virtio0/block/vda")
+    block(roots, "7:0", "virtual/block/loop0")
+    assert read(data, roots).devices == ()

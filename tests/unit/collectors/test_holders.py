@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from watchdog.collectors import nvml_child
 from watchdog.collectors.holders import has_device, read_holders
 from watchdog.collectors.roots import Roots
 from watchdog.core.facts import DeviceHolder
@@ -62,6 +63,7 @@ def test_whoever_only_asks_is_no_holder(tree: Tree) -> None:
     tree.process(11, "nvidia-persiste", *ALL)
     tree.process(12, "nv-hostengine", *ALL)
     tree.process(13, "python", *ALL)  # our own sampling child
+    tree.process(15, nvml_child.COMM.decode(), *ALL)  # another supervisor's, or that of a diagnosis
     tree.process(14, "nvtop", *ALL)  # a member of the run that calls itself so
     found = read_holders(tree.roots, run={14}, leave_out={13}).holders
     assert [(holder.pid, holder.of_run) for holder in found] == [(14, True)]

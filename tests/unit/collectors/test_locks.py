@@ -207,6 +207,22 @@ def test_held_without_any_living_holder_is_a_ghosts(tmp_path: Path) -> None:
     assert (fact.value.held, fact.value.exclusive, fact.value.holders) == (True, True, ())
 
 
+def test_a_holder_that_ends_between_the_list_and_the_scan_left_no_ghost(tmp_path: Path) -> None:
+    """The first list still has it, the second has not, or has its heir."""
+    host = Host(tmp_path)
+    host.process(12)
+    for after, heirs in (("", []), (LISTED, [4712])):
+        host.locks(LISTED)
+        before = locks.Moment.of(Roots(str(host.proc.parent)))
+        list(before.scan)
+        host.locks(after)
+        if heirs:
+            host.process(4712, target=str(host.path), fdinfo="lock:\t" + LISTED)
+        fact = locks.read_lock(str(host.path), "run", Roots(str(host.proc.parent)), SystemClock(), before)
+        assert isinstance(fact, Known)
+        assert (fact.value.held, [holder.pid for holder in fact.value.holders]) == (bool(heirs), heirs)
+
+
 def test_the_file_systems_own_device_counts_where_stat_gives_another(tmp_path: Path) -> None:
     """As on btrfs: stat's device of the lock file here is certainly not 8:1's."""
     host = Host(tmp_path, "btrfs")

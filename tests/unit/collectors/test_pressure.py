@@ -80,6 +80,11 @@ def test_without_psi_two_looks_make_a_rate(host: Host) -> None:
     assert host.read() == Pressure(from_psi=False, major_faults_per_s=0.0, swapped_in_per_s=0.0)
 
 
+def test_without_psi_a_counter_of_nothing_needs_no_second_look(host: Host) -> None:
+    host.counters(1000, 0)
+    assert host.read() == Pressure(from_psi=False, swapped_in_per_s=0.0)
+
+
 def test_psi_that_is_switched_off_fails_at_the_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """As kernels with psi=0 do it, WSL's among them: the file is there."""
 

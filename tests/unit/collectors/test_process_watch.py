@@ -83,10 +83,7 @@ def test_the_run_is_what_descends_from_the_shim_with_its_threads(tree: Tree) -> 
     assert (found.pid_max, found.initial_namespace, found.holders, found.stuck) == (4194304, True, (), ())
 
 
-def test_without_a_shim_the_run_is_who_was_proven_otherwise(tree: Tree) -> None:
-    fact = tree.watch.read(None, members={ProcessId(30, 300), ProcessId(20, 999)})
-    assert isinstance(fact, Known)
-    assert [process.pid for process in fact.value.run] == [30]
+def test_without_a_shim_there_is_no_run(tree: Tree) -> None:
     nobody = tree.watch.read(None)
     assert isinstance(nobody, Known)
     assert nobody.value.run == ()
@@ -114,17 +111,14 @@ def test_after_a_gap_of_ours_every_duration_begins_anew(tree: Tree) -> None:
     assert tree.look(after_s=600).run[0].stuck_s == 0
 
 
-def test_the_hosts_stuck_and_defunct_are_told_longest_first(tree: Tree) -> None:
+def test_the_hosts_stuck_are_told_longest_first(tree: Tree) -> None:
     tree.put(50, 1, "D", command="cp")
-    tree.put(60, 1, "Z", command="worker")
     tree.look()
     for pid in range(100, 140):
         tree.put(pid, 1, "D")
-        tree.put(pid + 100, 1, "Z")
     found = tree.look(after_s=3)
     assert found.stuck[0] == RunProcess(pid=50, command="cp", state="D", stuck_s=3.0)
-    assert found.defunct[0] == RunProcess(pid=60, command="worker", state="Z", defunct_s=3.0)
-    assert (len(found.stuck), len(found.defunct)) == (20, 20)
+    assert len(found.stuck) == 20
 
 
 def test_a_leader_that_ended_while_its_threads_live_is_not_defunct(tree: Tree) -> None:
@@ -132,7 +126,7 @@ def test_a_leader_that_ended_while_its_threads_live_is_not_defunct(tree: Tree) -
     tree.thread(30, 301, "S")
     tree.look()
     found = tree.look(after_s=9)
-    assert (found.run[0].state, found.run[0].defunct_s, found.defunct) == ("Z", 0.0, ())
+    assert (found.run[0].state, found.run[0].defunct_s) == ("Z", 0.0)
     tree.thread(30, 301, "X")
     tree.look()
     assert tree.look(after_s=4).run[0].defunct_s == 4.0
@@ -221,7 +215,7 @@ def test_a_real_zombie(wait_until: Callable[..., object]) -> None:
         def look() -> RunProcess | None:
             fact = watch.read(me.id)
             assert isinstance(fact, Known)
-            return next((each for each in fact.value.defunct if each.pid == child.pid and each.defunct_s > 0), None)
+            return next((each for each in fact.value.run if each.pid == child.pid and each.defunct_s > 0), None)
 
         assert wait_until(look, "a look that sees it defunct again")
     finally:

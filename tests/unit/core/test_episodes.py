@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from watchdog.core.episodes import QUIET_S, Episode, Key, Turn, follow
+from watchdog.core.episodes import QUIET_S, Episode, Key, Turn, follow, unchanged
 from watchdog.core.findings import Finding, Severity, fine, unknown
 
 NONE: Mapping[Key, Episode] = {}
@@ -87,3 +87,20 @@ def test_each_subject_has_an_episode_of_its_own() -> None:
 
 def test_what_is_in_order_makes_no_episode() -> None:
     assert follow(NONE, (fine("thermal", "card", "71 C"),), 0.0) == Turn(episodes={}, begun=(), over=())
+
+
+def test_what_could_not_be_recorded_has_not_changed() -> None:
+    """But what stands was seen standing: its quiet minute begins anew."""
+    stands, louder, quiet = (finding(subject=name) for name in ("stands", "louder", "quiet"))
+    (turn,) = looks((0.0, (stands, louder, quiet)))
+    before = turn.episodes
+    after = follow(before, (stands, finding(Severity.CRITICAL, subject="louder"), finding(subject="new")), QUIET_S)
+    assert (len(after.begun), len(after.over)) == (2, 1)
+    kept = unchanged(before, after)
+    assert {subject: (each.finding.severity, each.last_s) for (_, subject), each in kept.items()} == {
+        "stands": (Severity.WARNING, QUIET_S),
+        "louder": (Severity.WARNING, QUIET_S),
+        "quiet": (Severity.WARNING, 0.0),
+    }
+    again = follow(kept, (stands, finding(Severity.CRITICAL, subject="louder"), finding(subject="new")), QUIET_S + 1)
+    assert (again.begun, len(again.over)) == (after.begun, 1)
