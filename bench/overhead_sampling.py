@@ -53,16 +53,23 @@ while True:
     print(sample(), flush=True)
     time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
 """
-# As Lookout.poll does it: ask, and take what is known from the last question.
+# As Lookout.poll does it: ask, and take what is known from the last question. A loop has nothing to print of what is
+# known already.
 _OURS = f"""
 from watchdog.clock import SystemClock
 from watchdog.collectors.devices import DeviceWatch
 from watchdog.collectors.roots import Roots
 watch = DeviceWatch(Roots(), SystemClock())
-def sample():
+shown = None
+import time
+while True:
+    begin = time.monotonic()
     watch.ask({CALM_SAMPLES})
     _, devices = watch.see()
-    return [f"{{device.recent[-1].memory_used_bytes.value >> 20}} MiB" for device in getattr(devices, "value", ())]
+    if devices is not shown:
+        shown = devices
+        print([f"{{each.now.memory_used_bytes.value >> 20}} MiB" for each in getattr(devices, "value", ())], flush=True)
+    time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
 """
 _NVITOP = """
 from nvitop import Device
@@ -91,7 +98,7 @@ def script(name: str) -> str:
 
 
 def ours() -> list[str]:
-    return program(_OURS + _EVERY_SECOND)
+    return program(_OURS)
 
 
 def samplers() -> dict[str, list[str]]:

@@ -159,6 +159,7 @@ class DeviceWatch:
         self._known: dict[str, _Remembered] = {}
         self._forgot_s = float("-inf")
         self._devices: Fact[tuple[Device, ...]] = Unknown("NVML has not been asked yet")
+        self._told: tuple[Fact[Driver], Fact[tuple[Device, ...]]] | None = None  # said of these devices before
 
     @property
     def pid(self) -> int | None:
@@ -244,7 +245,9 @@ class DeviceWatch:
         if isinstance(answer, str):
             return Unknown(answer), Unknown(answer)
         if isinstance(answer, Sample):
-            return Known(self._driver(), self._answer_s), self._devices
+            if self._told is None or self._told[1] is not self._devices:
+                self._told = Known(self._driver(), self._answer_s), self._devices
+            return self._told
         if answer.code < 0:
             return Unknown(answer.text), Unknown(answer.text)
         if (absent := self._no_driver(answer)) is not None:

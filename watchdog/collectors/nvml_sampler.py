@@ -78,17 +78,17 @@ class Sampler:
         self._pid_max = _pid_max(proc)
         self._questions = Questions(nvml)
 
-    def answer(self) -> dict[str, Any]:
-        """A sample, or the code with which the driver refuses to be asked."""
+    def answer(self, *, drain: bool = True) -> dict[str, Any]:
+        """A sample, or the code with which the driver refuses to be asked. Without `drain` Xid events go on waiting."""
         was_ready = self._ready
-        answer = self._try()
+        answer = self._try(drain)
         if was_ready and answer.get("code") in GONE:  # it was unloaded and may be back: init once more
-            answer = self._try()
+            answer = self._try(drain)
         return answer
 
-    def _try(self) -> dict[str, Any]:
+    def _try(self, drain: bool) -> dict[str, Any]:
         try:
-            return self._sample(time.monotonic())
+            return self._sample(time.monotonic(), drain)
         except self._error as error:
             code: int = error.value  # type: ignore[attr-defined]
             self._ready = self._ready and code not in GONE
@@ -96,7 +96,7 @@ class Sampler:
 
     # -- the driver and its devices ------------------------------------------------------------------------------
 
-    def _sample(self, now_s: float) -> dict[str, Any]:
+    def _sample(self, now_s: float, drain: bool) -> dict[str, Any]:
         if not self._ready:
             self._nvml.nvmlInit()
             self._ready, self._registered, self._events = True, False, None
@@ -110,7 +110,8 @@ class Sampler:
             self._find_again(device)
         if not self._registered:
             self._register()
-        self._drain()
+        if drain:
+            self._drain()
         rows = [self._row(device, now_s) for device in self._devices]
         for device in self._devices:
             if device.no_xids is None:  # they are told now; else they wait for a sample that has room for them
