@@ -14,21 +14,24 @@ from typing import TYPE_CHECKING
 from watchdog.checks.catalogue import CATALOGUE, Check
 from watchdog.clock import SystemClock
 from watchdog.collectors.roots import Roots
-from watchdog.core.diagnosis import Diagnosis
-from watchdog.core.fact import Absent, Fact, Unknown
+from watchdog.collectors.runner import Runner
+from watchdog.core.diagnosis import Diagnosis, JobSeen
+from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import Device, Facts, Probed
 from watchdog.core.identity import ProcessId
 from watchdog.diagnose import Measure, OfRun, Targets, diagnose
 from watchdog.errors import SettingsError, StateError
 from watchdog.folders import JobFolders
 from watchdog.joblimits import limits_of
-from watchdog.jobseen import job_seen
+from watchdog.jobseen import job_seen, not_seen
 from watchdog.lookout import Lookout
 from watchdog.places import folders_of
 from watchdog.settings import Settings
 
 if TYPE_CHECKING:
     from watchdog.measuring import ProbeReport
+
+_PROBE_WAIT_S = 10.0
 
 
 def chosen(names: list[str]) -> tuple[Check, ...]:
@@ -45,7 +48,10 @@ def chosen(names: list[str]) -> tuple[Check, ...]:
 def diagnose_job(settings: Settings, *, checks: tuple[Check, ...], probe: bool, wait_s: float) -> Diagnosis:
     """Everything that is seen from outside a job; takes no lock and needs no supervisor."""
     folders, clock = folders_of(settings), SystemClock()
-    memory, run, root = _of_run(settings, folders, clock)
+    runner = Runner(clock)  # the state folder may lie on a mount that hangs
+    if checks == CATALOGUE:
+        runner.start("job", lambda: Known(job_seen(settings), clock.monotonic()))
+    memory, run, root = _known_of_run(settings, folders, clock, runner, wait_s)
     limits = limits_of(settings, os.environ)
     return diagnose(
         _targets(folders, root),
@@ -59,8 +65,12 @@ def diagnose_job(settings: Settings, *, checks: tuple[Check, ...], probe: bool, 
         remembered=memory,
         deadline_s=wait_s,
         say=_say,
-        job=job_seen(settings) if checks == CATALOGUE else None,
+        job=_job(settings, runner.wait("job", wait_s)) if checks == CATALOGUE else None,
     )
+
+
+def _job(settings: Settings, fact: Fact[JobSeen]) -> JobSeen:
+    return fact.value if isinstance(fact, Known) else not_seen(settings, fact.why)
 
 
 def probe_job(settings: Settings, *, device: str | None, store: bool) -> ProbeReport:
@@ -68,7 +78,7 @@ def probe_job(settings: Settings, *, device: str | None, store: bool) -> ProbeRe
     from watchdog import measuring
 
     folders, clock = folders_of(settings), SystemClock()
-    _, run, root = _of_run(settings, folders, clock)
+    _, run, root = _known_of_run(settings, folders, clock, Runner(clock), _PROBE_WAIT_S)
     facts = _facts(_targets(folders, root), run, clock, measuring.needed())
     limits = limits_of(settings, os.environ)
     return measuring.probe(settings, facts, limits, clock=clock, device=device, store=store, say=_say)
@@ -77,7 +87,7 @@ def probe_job(settings: Settings, *, device: str | None, store: bool) -> ProbeRe
 def _facts(targets: Targets, run: OfRun, clock: SystemClock, needs: frozenset[str]) -> Facts:
     lookout = Lookout(targets, roots=Roots(), clock=clock, environ=os.environ, only=needs)
     try:
-        return lookout.gather(run, 10.0)
+        return lookout.gather(run, _PROBE_WAIT_S)
     finally:
         lookout.close()
 
@@ -108,9 +118,21 @@ def _measure(settings: Settings, clock: SystemClock) -> Measure:
     return measure
 
 
-def _of_run(
-    settings: Settings, folders: JobFolders, clock: SystemClock
-) -> tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]:
+_OfRun = tuple[Callable[[Facts], Facts], OfRun, ProcessId | None]
+
+
+def _known_of_run(settings: Settings, folders: JobFolders, clock: SystemClock, runner: Runner, wait_s: float) -> _OfRun:
+    """As `_of_run`, within so many seconds."""
+    found: Fact[_OfRun] = runner.collect(
+        "run", lambda: Known(_of_run(settings, folders, clock), clock.monotonic()), wait_s
+    )
+    if isinstance(found, Known):
+        return found.value
+    why = Unknown(f"what the state folder {folders.state} says of the run is not known: {found.why}")
+    return _as_seen, OfRun(beat=why, progress=why), None
+
+
+def _of_run(settings: Settings, folders: JobFolders, clock: SystemClock) -> _OfRun:
     """What is known of a run, and how to put in what its supervisor remembers; cheap where there never was one."""
     if not folders.run_record.exists() and not folders.supervisor_lock.exists():
         never = Absent("no run was ever launched")

@@ -26,9 +26,14 @@ def job_seen(settings: Settings) -> JobSeen:
 
         view = status_of(settings, _ASK_S)
         return of_view(view, start_command(settings) if view.supervisor_pid is None else "")
-    except (StateError, ControlError, OSError) as error:
-        look = f"watchdog status{job_options(settings)}"
-        return JobSeen(name=name, state="unknown", severity=Severity.UNKNOWN, reason=str(error), next=look)
+    except (StateError, ControlError, OSError, ValueError) as error:  # ValueError: a path in the ledger that is none
+        return not_seen(settings, str(error))
+
+
+def not_seen(settings: Settings, why: str) -> JobSeen:
+    """Nothing could be told of the job."""
+    look = f"watchdog status{job_options(settings)}"
+    return JobSeen(name=settings.job.name, state="unknown", severity=Severity.UNKNOWN, reason=why, next=look)
 
 
 def of_view(view: StatusView, start: str) -> JobSeen:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from watchdog.contract import ContractError, decode_number
@@ -17,6 +18,8 @@ from watchdog.core.devicefacts import XidFault
 from watchdog.core.fact import Fact, Known, value_of
 from watchdog.core.facts import BeatFact, Clocks, Device, Disk, Driver, Facts, Jump, OomKills, Progress, ProgressPoint
 from watchdog.render_facts import record_of
+
+T = TypeVar("T", bound=Struct)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +71,10 @@ def from_record(record: Any) -> Remembered:
         beat, progress, clocks, oom = record["beat"], record["progress"], record["clocks"], record["oom"]
         return Remembered(
             at_s=float(record["at_s"]),
-            beat=None if beat is None else BeatFact(**_numbers(beat, "age_s", "deadline_s")),
+            beat=None if beat is None else _made(BeatFact, _numbers(beat, "age_s", "deadline_s")),
             progress=None if progress is None else _progress(progress),
             clocks=None if clocks is None else _clocks(clocks),
-            oom=None if oom is None else OomKills(**oom),
+            oom=None if oom is None else _made(OomKills, oom),
             driver_silent_s=float(record["driver_silent_s"]),
             driver_crashes=int(record["driver_crashes"]),
             disks={
@@ -79,17 +82,24 @@ def from_record(record: Any) -> Remembered:
                 for purpose, looks in record["disks"].items()
             },
             xid_faults={
-                str(uuid): tuple(XidFault(**fault) for fault in faults) for uuid, faults in record["xid_faults"].items()
+                str(uuid): tuple(_made(XidFault, fault) for fault in faults)
+                for uuid, faults in record["xid_faults"].items()
             },
             blind_s=float(record["blind_s"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ValidationError) as error:
         raise ContractError(f"the supervisor's facts cannot be read ({error}); is it another version?") from error
 
 
+def _made(kind: type[T], record: dict[str, Any]) -> T:
+    """Raises TypeError for a name that is no field, ValidationError for a value of another type."""
+    kind(**record)
+    return convert(record, kind)
+
+
 def _progress(record: dict[str, Any]) -> Progress:
-    points = tuple(ProgressPoint(**_numbers(point, "loss", "gradient_norm")) for point in record["points"])
-    return Progress(**{**record, "points": points})
+    points = [_made(ProgressPoint, _numbers(point, "loss", "gradient_norm")) for point in record["points"]]
+    return replace(_made(Progress, {**record, "points": []}), points=tuple(points))
 
 
 def _numbers(record: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -97,7 +107,7 @@ def _numbers(record: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _clocks(record: dict[str, Any]) -> Clocks:
-    return Clocks(**{**record, "jumps": tuple(Jump(**jump) for jump in record["jumps"])})
+    return replace(_made(Clocks, {**record, "jumps": []}), jumps=tuple(_made(Jump, jump) for jump in record["jumps"]))
 
 
 def with_memory(facts: Facts, remembered: Remembered) -> Facts:

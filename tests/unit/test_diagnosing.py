@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,24 @@ def test_without_any_run_there_is_nothing_to_be_stale(settings: Settings) -> Non
     diagnosis = diagnose_job(settings, checks=chosen(["beat-stale", "steps-frozen"]), probe=False, wait_s=10.0)
     assert set(diagnosis.absent) == {"beat-stale", "steps-frozen"}
     assert {finding.reason for finding in diagnosis.findings} == {"no run was ever launched"}
+
+
+def test_a_state_folder_that_never_answers_is_told_in_time(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be had in a test is the dead mount; the call that does not come back from it is."""
+    released = threading.Event()
+    monkeypatch.setattr(JobFolders, "run_record", property(lambda self: released.wait(60) or Path("/nowhere")))
+    monkeypatch.setattr(JobFolders, "ledger", property(lambda self: released.wait(60) or Path("/nowhere")))
+    began_s = time.monotonic()
+    diagnosis = diagnose_job(settings, checks=CATALOGUE, probe=False, wait_s=1.0)
+    released.set()
+    assert time.monotonic() - began_s < 20.0
+    assert diagnosis.job is not None
+    assert diagnosis.job.state == "unknown"
+    (stale,) = [finding for finding in diagnosis.findings if finding.check == "beat-stale"]
+    assert stale.severity is Severity.UNKNOWN
+    assert str(folders_of(settings).state) in stale.reason
 
 
 def test_a_run_without_a_supervisor_has_nobody_who_remembers_its_progress(
