@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from watchdog.checks.figures import duration
-from watchdog.checks.owners import comparable, lost, may_use, of_run, owners, used_by_others
+from watchdog.checks.owners import comparable, lists_wanted, lost, may_use, of_run, owners, used_by_others
 from watchdog.core.facts import (
     Device,
     DeviceProcess,
@@ -30,9 +30,6 @@ from watchdog.core.progress import changed_s, still_since
 PATIENCE_S = 15.0  # a step younger than this, or than PATIENCE_STEPS of its kind, advances
 PATIENCE_STEPS = 3
 _CADENCE = 20  # words of the run, to tell how often it speaks
-# What a contradiction is made of. A reading that stands as it was read before proves nothing a second time.
-OF_POWER = ("utilization_percent", "power_watts")
-OF_MEMORY = (*OF_POWER, "memory_used_bytes")
 
 
 # --- samples --------------------------------------------------------------------------------------------------
@@ -60,32 +57,18 @@ def fills(sample: DeviceSample, device: Device, fraction: float) -> bool:
     return used is not None and total is not None and used >= fraction * total
 
 
-def looks_wanted(
-    device: Device, looks: int, suspicious: Callable[[DeviceSample], bool], readings: tuple[str, ...] = ()
-) -> int | None:
+def looks_wanted(device: Device, looks: int, suspicious: Callable[[DeviceSample], bool]) -> int | None:
     """0: all of the last `looks` samples are suspicious; more: all there are, and so many are missing; None: not so.
 
-    With the names of the `readings` that are looked at, samples that repeat an older reading count as one.
+    Utilization, power, memory and processes are read anew in each sample, so that samples can be counted.
     """
-    moments: set[float] = set()
-    for sample in reversed(device.recent):
-        if len(moments) == looks:
-            break
-        if not suspicious(sample):
-            return None
-        moments.add(read_s(sample, readings))
-    return looks - len(moments) if moments else None
-
-
-def read_s(sample: DeviceSample, readings: tuple[str, ...]) -> float:
-    """When the oldest of these readings was read."""
-    facts = (getattr(sample, name) for name in readings)
-    return min((fact.at_s for fact in facts if isinstance(fact, Known)), default=sample.at_s)
+    window = device.recent[-looks:]
+    return looks - len(window) if all(suspicious(sample) for sample in window) else None
 
 
 def contradiction(device: Device, limits: Limits) -> int | None:
     """As `looks_wanted`, for the contradiction alone."""
-    return looks_wanted(device, limits.looks, lambda sample: contradictory(sample, device, limits), OF_POWER)
+    return looks_wanted(device, limits.looks, lambda sample: contradictory(sample, device, limits))
 
 
 def figures(device: Device, limits: Limits) -> str:
@@ -236,7 +219,6 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
         device,
         limits.looks,
         lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.ghost_memory_fraction),
-        OF_MEMORY,
     )
     if wanted is None:
         return None
@@ -246,13 +228,12 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     dead = [each for each in lost(device, limits, processes) if each.kind == "compute"]  # WSLg's Xwayland is graphics
     dead_for_sure = bool(dead) and (comparable(facts) or _was_ours(dead, facts))
     if dead:
-        wanted = max(wanted, limits.lost_pid_looks - len({read_s(each, ("processes",)) for each in device.recent}))
+        wanted = max(wanted, lists_wanted(device, limits))
     evidence = f"held by pid {', '.join(str(each.pid) for each in dead)}, which is not in /proc"
     window = device.recent[-limits.looks :]
     if pace.steps is Steps.STOPPED:
         # The contradiction must have been seen while nothing advanced: what was sampled before proves nothing.
-        moments = {read_s(sample, OF_MEMORY) for sample in device.recent}
-        wanted = max(wanted, limits.looks - sum(at_s >= pace.since_s for at_s in moments))
+        wanted = max(wanted, limits.looks - sum(sample.at_s >= pace.since_s for sample in device.recent))
         if not pace.beats and not (dead and comparable(facts)):
             return None  # a log does not tell an evaluation from a hang
         mine = of_run(device, facts, processes)
@@ -288,5 +269,4 @@ def paging(device: Device, facts: Facts, limits: Limits) -> int | None:
         device,
         limits.looks,
         lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.paging_memory_fraction),
-        OF_MEMORY,
     )

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 
 from watchdog.checks.contradiction import looks_wanted
 from watchdog.checks.figures import size
-from watchdog.checks.owners import comparable, holds, judged, lists_wanted, others, seen_since, unlisted
+from watchdog.checks.owners import comparable, held_since, judged, lists_wanted, others, seen_since, unlisted
 from watchdog.core.facts import Device, DeviceHolder, DeviceProcess, DeviceSample, Facts, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
+from watchdog.core.probing import open_node
 
 NAME = "foreign-process"
 NEEDS = ("devices", "processes", "beat", "wsl")
@@ -77,14 +78,14 @@ def _judge(device: Device, facts: Facts, limits: Limits) -> Finding | None:
 
 
 def _first_listed_s(device: Device, pid: int) -> float:
-    """When the driver first listed it, as far back as samples are kept; newest where it is not listed at all."""
-    moments = (each.at_s for each in device.recent if any(one.pid == pid for one in value_of(each.processes) or ()))
-    return min(moments, default=device.now.at_s)
+    """When the driver began to list it, as far back as samples are kept."""
+    return held_since(device, lambda sample: any(each.pid == pid for each in value_of(sample.processes) or ()))
 
 
-def _first_s(device: Device, limits: Limits) -> float:
-    """When the window began in which nobody was listed: who owns the memory was there, and had a node open."""
-    return device.recent[-limits.lost_pid_looks :][0].at_s
+def _ownerless(sample: DeviceSample, limits: Limits) -> bool:
+    """Nobody is listed, and memory is in use: who owns it was there, and had a node open."""
+    used = value_of(sample.memory_used_bytes)
+    return value_of(sample.processes) == () and used is not None and used >= limits.foreign_memory_bytes + _IDLE_BYTES
 
 
 def _more(foreign: Sequence[DeviceProcess]) -> str:
@@ -101,16 +102,9 @@ def _heirs(device: Device, facts: Facts, limits: Limits) -> tuple[DeviceHolder, 
     processes = value_of(facts.processes)
     if processes is None or value_of(device.mig) or not comparable(facts):
         return ()
-
-    def suspicious(sample: DeviceSample) -> bool:
-        used = value_of(sample.memory_used_bytes)
-        return (
-            value_of(sample.processes) == () and used is not None and used >= limits.foreign_memory_bytes + _IDLE_BYTES
-        )
-
-    if looks_wanted(device, limits.lost_pid_looks, suspicious) is None:
+    if looks_wanted(device, limits.lost_pid_looks, lambda sample: _ownerless(sample, limits)) is None:
         return ()
-    found = tuple(each for each in unlisted(facts, processes) if holds(each, device, judged(facts)))
+    found = tuple(each for each in unlisted(facts, processes) if open_node(each, device) is not None)
     return () if any(each.of_run for each in found) else found
 
 
@@ -118,7 +112,8 @@ def _unlisted(device: Device, heirs: tuple[DeviceHolder, ...], facts: Facts, lim
     used = value_of(device.now.memory_used_bytes)
     said = "" if used is None else f"{size(used)} in use, and the driver lists nobody: "
     said += f"{_holding(heirs[0])} and is not of the run" + (f"; {len(heirs) - 1} more like it" if heirs[1:] else "")
-    missing = lists_wanted(device, limits) or (0 if seen_since(facts, _first_s(device, limits)) else 1)
+    since_s = held_since(device, lambda sample: _ownerless(sample, limits))
+    missing = lists_wanted(device, limits) or (0 if seen_since(facts, since_s) else 1)
     if missing:
         return unsure(NAME, device.label, said, missing, device=device.uuid)
     return Finding(

@@ -1,11 +1,11 @@
 """The kernel reported errors of a disk.
 
 Proves: within the window the kernel could not read or write a device (warning), or made a file system read-only
-because of an error (critical). Where it can be told, only of devices under the job's folders and the system's root.
+because of an error (critical, but for a disk that lies neither under the job's folders nor under the system's root).
 
 Near misses: a read-only mount that somebody asked for writes no such line. Empty floppy and CD drives of virtual
-machines fail at every boot. Errors of a disk on which neither the job nor the system lies, a USB stick, are said and no
-warning; where it cannot be told what the folders lie on (btrfs, a container), they are a warning.
+machines fail at every boot. A disk on which none of the folders lies is a warning at most, and no less: the data set,
+the home folder or swap may be on it. Where it cannot be told what the folders lie on (btrfs, a container), any may be.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def _judge(disk: str, lines: list[KernelLine], at_s: float, used: frozenset[str]
     read_only = any(line.kind is KernelKind.READ_ONLY for line in lines)
     count = f"{len(lines)} {'error' if len(lines) == 1 else 'errors'}"
     reason = f"{count} on {disk} in the kernel log, the newest {duration(at_s - lines[-1].at_s)} ago"
-    if used is not None and all(line.subject and used.isdisjoint((disk, line.subject)) for line in lines):
-        return fine(NAME, disk, f"{reason}; neither the job nor the system lies on it", lines[-1].text)
+    other = used is not None and all(line.subject and used.isdisjoint((disk, line.subject)) for line in lines)
+    note = "not a disk of the job's folders or the system's root; whether the job reads from it is not known"
     return Finding(
         check=NAME,
-        severity=Severity.CRITICAL if read_only else Severity.WARNING,
+        severity=Severity.CRITICAL if read_only and not other else Severity.WARNING,
         subject=disk,
         reason=f"{reason}; its file system was made read-only" if read_only else reason,
-        evidence=tuple(line.text for line in lines[-_SHOWN:]),
+        evidence=(*(line.text for line in lines[-_SHOWN:]), *((note,) if other else ())),
         cause="the disk or its connection fails",
         remedy=Remedy.CHECK_DISK,
     )

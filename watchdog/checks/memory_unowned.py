@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from watchdog.checks.contradiction import ghost, looks_wanted
 from watchdog.checks.figures import counted, size
-from watchdog.checks.owners import comparable, judged, may_be_windows, seen_since, unlisted
+from watchdog.checks.owners import comparable, held_since, judged, may_be_windows, seen_since, unlisted
 from watchdog.core.facts import Device, DeviceSample, Facts, Known, Processes, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unsure
 from watchdog.core.limits import Limits
@@ -59,7 +59,7 @@ def _judge(device: Device, processes: Processes, facts: Facts, limits: Limits) -
         return fine(NAME, device.label, f"{said}; {doubt}", device=device.uuid)
     if ghost(device, facts, limits) is not None:
         return None
-    if not seen_since(facts, device.recent[-limits.looks :][0].at_s):
+    if not seen_since(facts, held_since(device, suspicious)):
         wanted = max(wanted, 1)  # whoever has opened the device since is in no table yet
     if wanted:
         return unsure(NAME, device.label, said, wanted, device=device.uuid)

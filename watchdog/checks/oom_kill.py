@@ -4,8 +4,9 @@ Proves: a counter of kills grew while it was watched, or the kernel wrote such a
 it was, the log and the cgroup's own counter say, and whether the host's memory or the limit of a cgroup was used up.
 
 Near misses: a counter that is not nought, and did not grow, tells of a kill long ago. Signal 9 alone is no sign of it.
-The limit of another cgroup (a container's beside us) is not the job's: that is said, and no warning. A kill for lack of
-the host's memory that hit somebody else's process may hit the job next.
+The limit of another cgroup (a container's beside us) is not the job's: where the counter of ours, or the living run,
+proves that, it is said, and no warning. A kill for lack of the host's memory that hit somebody else's process may hit
+the job next.
 """
 
 from __future__ import annotations
@@ -77,14 +78,18 @@ def _fired(count: int, lines: tuple[KernelLine, ...], oom: OomKills | None, fact
 
 
 def _of_another_group(lines: tuple[KernelLine, ...], oom: OomKills | None, facts: Facts) -> bool:
-    """Our cgroup counts, and has counted none of these kills, and no process of the run has such a name."""
-    if oom is None or oom.cgroup is None or oom.since_cgroup:
-        return False
-    if oom.cgroup > 0 and lines[0].at_s < facts.at_s - oom.watched_s:  # it may have been one of those counted before
-        return False
+    """Only with proof: our cgroup counted none of these kills, and no process of the run has such a name.
+
+    Its counter was watched meanwhile. Or it is nought, and a run lives: whose cgroup it is, is not known otherwise. A
+    person's shell has one of its own, and a run that was killed has no name any more.
+    """
     processes = value_of(facts.processes)
-    names = None if processes is None else {one.command for one in processes.run}
-    return names is not None and not any(line.subject in names for line in lines)
+    if oom is None or oom.cgroup is None or oom.since_cgroup or processes is None:
+        return False
+    if any(line.subject in {one.command for one in processes.run} for line in lines):
+        return False
+    watched = lines[0].at_s >= facts.at_s - oom.watched_s
+    return watched or (oom.cgroup == 0 and bool(processes.run))
 
 
 def _quiet(oom: OomKills) -> Finding:

@@ -21,6 +21,7 @@ from watchdog.core.facts import (
     value_of,
 )
 from watchdog.core.limits import Limits
+from watchdog.core.probing import open_node
 
 _TABLE_LATER_S = 0.5  # a sample has the time of its question, and is read a little later
 
@@ -69,11 +70,7 @@ def others(device: Device, limits: Limits, facts: Facts) -> tuple[DeviceProcess,
 
 def _in_each(device: Device, limits: Limits, wanted: Callable[[DeviceProcess], bool]) -> tuple[DeviceProcess, ...]:
     found: dict[int, DeviceProcess] | None = None
-    moments: set[float] = set()
-    for sample in reversed(device.recent):
-        if len(moments) == limits.lost_pid_looks and listed_s(sample) not in moments:
-            break
-        moments.add(listed_s(sample))
+    for sample in reversed(device.recent[-limits.lost_pid_looks :]):
         listed = {each.pid: each for each in value_of(sample.processes) or () if wanted(each)}
         found = listed if found is None else {pid: found[pid] for pid in found if pid in listed}
         if not found:
@@ -81,14 +78,9 @@ def _in_each(device: Device, limits: Limits, wanted: Callable[[DeviceProcess], b
     return tuple((found or {}).values())
 
 
-def listed_s(sample: DeviceSample) -> float:
-    """When the list of processes was read; what stands as it was read before proves nothing a second time."""
-    return sample.processes.at_s if isinstance(sample.processes, Known) else sample.at_s
-
-
 def lists_wanted(device: Device, limits: Limits) -> int:
-    """How many more lists of processes are needed to call anybody lost or foreign."""
-    return max(0, limits.lost_pid_looks - len({listed_s(sample) for sample in device.recent}))
+    """How many more samples are needed to call anybody lost or foreign."""
+    return max(0, limits.lost_pid_looks - len(device.recent))
 
 
 def seen_since(facts: Facts, at_s: float) -> bool:
@@ -97,6 +89,19 @@ def seen_since(facts: Facts, at_s: float) -> bool:
     Tables come seldomer than samples: a rank or a worker that has just started is in none yet, and looks foreign.
     """
     return isinstance(facts.processes, Known) and facts.processes.at_s >= at_s + _TABLE_LATER_S
+
+
+def held_since(device: Device, suspicious: Callable[[DeviceSample], bool]) -> float:
+    """Since when all samples are suspicious, as far back as they are kept: half a minute, three tables of processes.
+
+    The last few alone would not do: most of the time no table is newer than they, and a finding would come and go.
+    """
+    at_s = device.now.at_s
+    for sample in reversed(device.recent):
+        if not suspicious(sample):
+            break
+        at_s = sample.at_s
+    return at_s
 
 
 def run_pids(facts: Facts) -> set[int]:
@@ -117,16 +122,10 @@ def may_use(device: Device, facts: Facts, limits: Limits) -> bool:
         listed = value_of(sample.processes)
         if listed is None or any(each.pid in ours for each in listed):
             return True
-    devices = judged(facts)
     # Whoever computes opens the nodes of all devices, so a node tells something only where NVML names the run nowhere.
-    if any(each.pid in ours for other in devices for each in value_of(other.now.processes) or ()):
+    if any(each.pid in ours for other in judged(facts) for each in value_of(other.now.processes) or ()):
         return False
-    return any(each.of_run and holds(each, device, devices) for each in processes.holders)
-
-
-def holds(holder: DeviceHolder, device: Device, devices: tuple[Device, ...]) -> bool:
-    """Whether it has this device's node open; where there is but one device, any node."""
-    return len(devices) == 1 or f"/dev/nvidia{device.index}" in holder.nodes
+    return any(each.of_run and open_node(each, device) is not None for each in processes.holders)
 
 
 def unlisted(facts: Facts, processes: Processes) -> tuple[DeviceHolder, ...]:

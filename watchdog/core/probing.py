@@ -104,7 +104,7 @@ def _why_not(device: Device, facts: Facts, limits: Limits) -> str | None:
             return f"may be in use: the driver names pid {process.pid}, and whose that is cannot be told here"
     if processes is not None:
         for holder in processes.holders:
-            if not holder.of_run and (node := _open_node(holder, device)) and not _elsewhere(holder, device, facts):
+            if not holder.of_run and (node := open_node(holder, device)) and not _elsewhere(holder, device, facts):
                 return f"is in use by pid {holder.pid} ({holder.command}), which has {node} open"
     all_seen = same_pids and (listed is not None or (processes is not None and not processes.unreadable))
     return None if all_seen else _busy(device, facts, limits)
@@ -115,8 +115,11 @@ def _same_pids(facts: Facts, processes: Processes | None) -> bool:
     return processes is not None and processes.initial_namespace is True and isinstance(facts.wsl, Absent)
 
 
-def _open_node(holder: DeviceHolder, device: Device) -> str | None:
-    """The node by which it may use this device; where the device does not tell its number, any of them."""
+def open_node(holder: DeviceHolder, device: Device) -> str | None:
+    """The node by which it may use this device; where the device does not tell its minor number, any of them.
+
+    That number is not NVML's index (nvml.h, nvmlDeviceGetMinorNumber).
+    """
     minor = value_of(device.minor)
     for node in holder.nodes:
         number = node.removeprefix(_NODE)

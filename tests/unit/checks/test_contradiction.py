@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.unit.checks.ghosts import WSL
 from tests.unit.checks.host import AT_S, TRAINER_PID, beat, gpu, host, points, process, processes, progress, sample
 from watchdog.checks.contradiction import Steps, contradiction, figures, pace_of
+from watchdog.collectors.nvml_questions import FAST, OF_WORK
 from watchdog.core.facts import Absent, Clocks, Device, DeviceHolder, Facts, Jump, ProgressPoint, Unknown
 from watchdog.core.limits import Limits
 
@@ -105,9 +106,10 @@ def test_a_log_is_silent_for_twice_the_deadline() -> None:
     assert pace(beat=Absent(), progress=still(241.0, **quiet | {"heard_s": AT_S - 3})) is Steps.LATE
 
 
-OTHER = gpu(uuid="GPU-other", index=1, processes=(process(8123, here=False),))
-NOWHERE = gpu(processes=())
-ELSEWHERE = (DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/nvidia0",), of_run=True),)
+OTHER = gpu(uuid="GPU-other", index=1, minor=0, processes=(process(8123, here=False),))
+UNNUMBERED = gpu(uuid="GPU-other", index=1, processes=(process(8123, here=False),))
+NOWHERE = gpu(processes=(), minor=1)
+ELSEWHERE = (DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/nvidia1",), of_run=True),)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +118,10 @@ ELSEWHERE = (DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/nvidia
         # NVML names the run on the first device, so an open node of the second says nothing
         (OTHER, (gpu(), OTHER), {}, Steps.NO_RUN),
         (gpu(), (gpu(), OTHER), {}, Steps.ADVANCE),
-        # it names the run nowhere: the node decides, and with one device any node
+        # it names the run nowhere: the node decides, by its minor number, or any where that is not told
         (OTHER, (NOWHERE, OTHER), dict(processes=processes(holders=ELSEWHERE)), Steps.NO_RUN),
         (NOWHERE, (NOWHERE, OTHER), dict(processes=processes(holders=ELSEWHERE)), Steps.ADVANCE),
-        (OTHER, (OTHER,), dict(processes=processes(holders=ELSEWHERE)), Steps.ADVANCE),
+        (UNNUMBERED, (NOWHERE, UNNUMBERED), dict(processes=processes(holders=ELSEWHERE)), Steps.ADVANCE),
         (OTHER, (OTHER,), dict(processes=processes(holders=())), Steps.NO_RUN),
         # its numbers cannot be compared, or there is none
         (OTHER, (gpu(), OTHER), dict(processes=processes(initial_namespace=False)), Steps.ADVANCE),
@@ -160,6 +162,11 @@ def test_steps_excuse_only_the_devices_of_the_run(
 def test_the_contradiction(changes: dict[str, Any], wanted: int | None) -> None:
     device = gpu(**(dict(utilization_percent=100, power_watts=61.0) | changes))
     assert contradiction(device, Limits()) == wanted
+
+
+def test_what_is_counted_by_samples_is_read_anew_in_each() -> None:
+    """Of an idle device some readings stand as they were: these must not, or one would prove itself five times."""
+    assert {"utilization_percent", "power_watts", "memory_used_bytes", "processes"} <= set(FAST) - OF_WORK
 
 
 def test_figures_are_the_least_busy_and_the_most_power() -> None:

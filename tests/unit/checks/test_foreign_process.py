@@ -92,7 +92,7 @@ def test_workers_that_outlived_their_trainer_are_named() -> None:
     assert (found.severity, found.looks_wanted) == (Severity.OK, 1)
 
 
-BESIDE = gpu(uuid="GPU-other", index=1, processes=(NOTEBOOK,))
+BESIDE = gpu(uuid="GPU-other", index=1, minor=0, processes=(NOTEBOOK,))
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,15 @@ def test_an_open_node_alone_says_nothing(facts: Facts) -> None:
 
 
 def test_who_is_listed_on_another_device_owns_nothing_here() -> None:
-    facts = orphaned(heir(99), heir(5001, node="/dev/nvidia1"), devices=(gpu(processes=()), BESIDE))
+    facts = orphaned(heir(99), heir(5001, node="/dev/nvidia0"), devices=(gpu(processes=(), minor=1), BESIDE))
     assert [found.severity for found in judge(facts)] == [Severity.OK, Severity.WARNING]  # NVML lists the notebook
+
+
+def test_the_number_of_a_node_is_the_minor_number_and_not_the_index() -> None:
+    empty = gpu(uuid="GPU-other", index=1, minor=0, processes=(), memory_used_bytes=0)
+    for minor, severity in ((1, Severity.WARNING), (0, Severity.OK), (Unknown("x"), Severity.WARNING)):
+        facts = orphaned(heir(5001, node="/dev/nvidia1"), devices=(gpu(processes=(), minor=minor), empty))
+        assert [found.severity for found in judge(facts)] == [severity, Severity.OK]
 
 
 def test_too_few_samples_ask_for_more() -> None:
@@ -126,7 +133,7 @@ def test_too_few_samples_ask_for_more() -> None:
 
 @pytest.mark.parametrize(
     ("facts", "first_s"),
-    [(listing(process(), NOTEBOOK), AT_S - 4.0), (orphaned(heir(5001)), AT_S - 2.0)],
+    [(listing(process(), NOTEBOOK), AT_S - 4.0), (orphaned(heir(5001)), AT_S - 4.0)],
 )
 def test_a_table_from_before_it_started_accuses_nobody(facts: Facts, first_s: float) -> None:
     """It may be a rank that has just started: tables come each ten seconds, samples each second."""
@@ -136,13 +143,20 @@ def test_a_table_from_before_it_started_accuses_nobody(facts: Facts, first_s: fl
         assert (found.severity, found.looks_wanted) == (severity, 1 if severity is Severity.OK else 0)
 
 
-def test_a_list_that_was_read_once_counts_once() -> None:
-    once = Known((NOTEBOOK,), AT_S - 3)
-    recent = tuple(sample(AT_S - back, processes=once) for back in reversed(range(4)))
-    [found] = judge(host(devices=(gpu(recent=recent),)))
-    assert (found.severity, found.looks_wanted) == (Severity.OK, 2)
-    [found] = judge(host(devices=(gpu(recent=(sample(AT_S - 9), *recent)),)))
-    assert (found.severity, found.looks_wanted) == (Severity.OK, 0)  # of three lists one did not name it
+@pytest.mark.parametrize("listed", [(), (NOTEBOOK,)])
+def test_a_table_each_ten_seconds_makes_no_flapping(listed: tuple[DeviceProcess, ...]) -> None:
+    """Half a minute of the loop: a sample each second, a table each ten; before that the device was empty."""
+    said = []
+    for second in range(40):
+        now_s = AT_S + second
+        recent = tuple(
+            sample(at_s, processes=listed) if at_s >= AT_S + 3 else sample(at_s, memory_used_bytes=0, processes=())
+            for at_s in (now_s - back for back in reversed(range(30)))
+        )
+        table = Known(processes(run=(), holders=(heir(99),)), now_s - second % 10)
+        facts = host(at_s=now_s, devices=(gpu(recent=recent),), **NO_RUN | {"processes": table})
+        said += [found.severity for found in judge(facts)]
+    assert said == [Severity.OK] * 10 + [Severity.WARNING] * 30
 
 
 @pytest.mark.parametrize(

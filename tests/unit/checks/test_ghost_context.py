@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import BUSY_IDLE, FULL, LOST_PID, NO_RUN, WSL, ghost_gpu, lost_process
 from tests.unit.checks.host import (
@@ -23,7 +22,7 @@ from tests.unit.checks.host import (
     sample,
 )
 from watchdog.checks import ghost_context
-from watchdog.core.facts import Absent, Clocks, DeviceHolder, Facts, Jump, Known, Probe, Unknown
+from watchdog.core.facts import Absent, Clocks, DeviceHolder, Facts, Jump, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, calls_for_a_stop
 from watchdog.core.limits import Limits
 
@@ -282,16 +281,6 @@ def test_on_wsl_a_run_that_hangs_is_not_called_dead_for_a_pid_of_somebody() -> N
     # Nothing of the run has the bridge open: what is listed may be anybody's, and the run is not ended for it.
     elsewhere = STALE | {"processes": processes(holders=())}
     assert judge(host(devices=(ghost_gpu(),), **elsewhere, wsl=WSL)) == ()
-
-
-def test_readings_that_were_kept_prove_nothing_twice() -> None:
-    """An idle device is not asked everything anew: five samples with one reading are one look."""
-    kept = [replace(each, power_watts=Known(61.0, AT_S - 4)) for each in ghost_gpu().recent]
-    [found] = judge(host(devices=(gpu(recent=tuple(kept)),), **NO_RUN))
-    assert (found.severity, found.looks_wanted) == (Severity.OK, 4)
-    before = tuple(sample(AT_S - back, **BUSY_IDLE, **FULL, processes=(lost_process(),)) for back in (8, 7, 6, 5))
-    [found] = judge(host(devices=(gpu(recent=(*before, *kept)),), **NO_RUN))
-    assert (found.severity, found.looks_wanted) == (Severity.CRITICAL, 0)
 
 
 @pytest.mark.parametrize("place", [dict(), dict(wsl=WSL)])

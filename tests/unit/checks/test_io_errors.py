@@ -64,7 +64,7 @@ def test_old_lines_other_kinds_and_empty_drives_do_not_fire(given: KernelLine) -
 @pytest.mark.parametrize(
     ("subject", "disks", "severity"),
     [
-        ("sdb1", (("nvme0n1", "nvme0n1p2"),), Severity.OK),
+        ("sdb1", (("nvme0n1", "nvme0n1p2"),), Severity.WARNING),  # of a data set, of /home, swap?
         ("sdb1", (("nvme0n1",), ("dm-0", "sdb", "sdb1")), Severity.CRITICAL),
         ("sdb2", (("sdb", "sdb1"),), Severity.CRITICAL),  # another partition of the disk that fails
         ("dm-0", (("dm-0", "sda"),), Severity.CRITICAL),
@@ -73,7 +73,7 @@ def test_old_lines_other_kinds_and_empty_drives_do_not_fire(given: KernelLine) -
         ("sdb1", (), Severity.CRITICAL),
     ],
 )
-def test_a_disk_that_neither_the_job_nor_the_system_lies_on(
+def test_a_disk_on_which_none_of_the_folders_lies_is_no_emergency_and_no_quiet_one(
     subject: str, disks: tuple[tuple[str, ...], ...], severity: Severity
 ) -> None:
     facts = host(
@@ -82,7 +82,8 @@ def test_a_disk_that_neither_the_job_nor_the_system_lies_on(
     )
     (finding,) = found if isinstance(found := io_errors.check(facts, Limits()), tuple) else (found,)
     assert finding.severity is severity
-    assert ("neither the job nor the system lies on it" in finding.reason) is (severity is Severity.OK)
+    assert finding.reason.endswith("; its file system was made read-only")
+    assert ("not a disk of the job's folders" in "".join(finding.evidence)) is (severity is Severity.WARNING)
 
 
 def test_it_claims_no_more_than_was_read() -> None:

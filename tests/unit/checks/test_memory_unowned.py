@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.checks.ghosts import FULL, NO_RUN, WSL, ghost_gpu, lost_process
-from tests.unit.checks.host import GIB, gpu, host, process, processes, sample
+from tests.unit.checks.host import AT_S, GIB, gpu, host, process, processes, sample
 from watchdog.checks import memory_unowned
-from watchdog.core.facts import Absent, DeviceHolder, Facts, Unknown
+from watchdog.core.facts import Absent, DeviceHolder, Facts, Known, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.limits import Limits
 
@@ -80,6 +80,21 @@ def test_too_few_samples_ask_for_more_and_one_in_order_ends_it() -> None:
     mixed = (*EMPTY.recent[1:], sample(memory_used_bytes=GIB // 2, processes=()))
     [found] = judge(host(devices=(gpu(recent=mixed),), **NO_RUN))
     assert (found.severity, found.looks_wanted) == (Severity.OK, 0)
+
+
+def test_a_table_each_ten_seconds_makes_no_flapping() -> None:
+    """Half a minute of the loop: a sample each second, a table each ten; before that the device was empty."""
+    said = []
+    for second in range(40):
+        now_s = AT_S + second
+        recent = tuple(
+            sample(at_s, memory_used_bytes=8 * GIB if at_s >= AT_S + 3 else 0, processes=())
+            for at_s in (now_s - back for back in reversed(range(30)))
+        )
+        table = Known(processes(run=(), holders=()), now_s - second % 10)
+        facts = host(at_s=now_s, devices=(gpu(recent=recent),), **NO_RUN | {"processes": table})
+        said += [found.severity for found in judge(facts)]
+    assert said == [Severity.OK] * 10 + [Severity.WARNING] * 30
 
 
 def test_a_ghost_is_told_once() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.checks.ghosts import NO_RUN
 from tests.unit.checks.host import AT_S, host
 from watchdog.checks import oom_kill
 from watchdog.core.facts import Absent, KernelLine, KernelLog, OomKills, Unknown
@@ -76,6 +77,22 @@ def test_the_limit_of_another_group_is_no_warning(oom: OomKills) -> None:
     (finding,) = judge(oom=oom, kernel=limited())
     assert finding.severity is Severity.OK
     assert finding.reason.endswith("postgres (pid 99); by the limit of another cgroup, not of this job")
+
+
+@pytest.mark.parametrize(
+    ("oom", "severity"),
+    [
+        (kills(host=9, watched_s=0.0), Severity.WARNING),  # the cgroup of somebody's shell: it may have hit the run
+        (kills(host=9, watched_s=4.0), Severity.WARNING),
+        (kills(host=9, since_host=1), Severity.OK),  # watched since before, and not counted
+        (kills(host=9, cgroup=1, since_host=1), Severity.OK),
+    ],
+)
+def test_without_a_living_run_only_a_counter_that_was_watched_acquits(oom: OomKills, severity: Severity) -> None:
+    (finding,) = judge(oom=oom, kernel=limited(command="python"), **NO_RUN)
+    assert finding.severity is severity
+    (finding,) = judge(oom=oom, kernel=limited(), **NO_RUN | {"processes": Unknown("told by run-stuck")})
+    assert finding.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize(
