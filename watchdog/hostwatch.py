@@ -20,13 +20,14 @@ from msgspec.structs import replace
 from watchdog.actuators.outputlog import punch_front
 from watchdog.checks import catalogue
 from watchdog.checks.blind import unseen
+from watchdog.checks.owners import comparable, judged, run_pids
 from watchdog.clock import Clock
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.collectors.runner import Runner
 from watchdog.core.collectorview import CollectorView
 from watchdog.core.devicegate import device_gate, held_by_run, uses_gpu
-from watchdog.core.facts import Absent, Fact, Facts, Known, Supervisor, Unknown
+from watchdog.core.facts import Absent, Fact, Facts, Known, Supervisor, Unknown, value_of
 from watchdog.core.findings import Finding, Severity
 from watchdog.core.gates import disk_gate, lock_gate, memory_gate
 from watchdog.core.identity import ProcessId
@@ -46,7 +47,16 @@ _OF_DEVICES = frozenset(check.name for check in catalogue.CATALOGUE if {"driver"
 class HostWatch:
     """The newest facts about the host, and what the checks make of them. For use from the loop alone."""
 
-    def __init__(self, settings: Settings, folders: JobFolders, clock: Clock, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folders: JobFolders,
+        clock: Clock,
+        environ: Mapping[str, str],
+        *,
+        used: frozenset[str] | None = None,
+    ) -> None:
+        """`used`: what a supervisor before us saw of it, see `used`."""
         self._settings = settings
         self._folders = folders
         self._clock = clock
@@ -60,7 +70,8 @@ class HostWatch:
         self._facts: Facts | None = None
         self._unseen_since: dict[tuple[str, int], float] = {}  # each by itself: several in turn are no blindness
         self._self = Supervisor(pid=os.getpid())
-        self._used_gpu = False  # a run of this job was seen with a device open
+        self.used = used  # devices that runs of this job were seen on, by UUID; None: none was seen with one open
+        self._over_s = float("-inf")  # when the last run was found over
         self._judged_s: float | None = None
         self.findings: tuple[Finding, ...] = ()
 
@@ -71,7 +82,8 @@ class HostWatch:
         self._unseen_since = {name: self._unseen_since.get(name, facts.at_s) for name in unseen(facts)}
         blind_s = max((facts.at_s - since_s for since_s in self._unseen_since.values()), default=0.0)
         self._facts = facts = replace(facts, blind_s=blind_s, supervisor=self._self)
-        self._used_gpu = self._used_gpu or held_by_run(facts)
+        if (seen := used_by_run(facts)) is not None:
+            self.used = seen if self.used is None else self.used | seen
         return facts
 
     @property
@@ -81,6 +93,8 @@ class HostWatch:
 
     def judge(self, run: OfRun, root: ProcessId | None) -> bool:
         """Judge the newest facts with what this turn knows of the run, once a second at most. True: it was done."""
+        if root is None and self._lookout.root is not None:
+            self._over_s = self._clock.monotonic()
         self._run, self._lookout.root = run, root
         if root is None:  # a launch is weighed on what is read now
             self._lookout.calm = False
@@ -105,6 +119,8 @@ class HostWatch:
         facts = self.look()
         if self.unread("memory", "disk", "driver"):
             return ()
+        if uses_gpu(facts, self.limits) and self._table_awaited(facts):  # without it no ghost can be told
+            return ()
         launchable = (disk for disk in facts.disks if not isinstance(disk, Known) or disk.value.purpose != "windows")
         return (
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
@@ -114,9 +130,15 @@ class HostWatch:
                 facts,
                 self.limits,
                 catalogue.judge(facts, self.limits, catalogue.GATING),
-                used_gpu=self._used_gpu,
+                used_gpu=self.used is not None,
+                used=self.used or (),
             ),
         )
+
+    def _table_awaited(self, facts: Facts) -> bool:
+        """A process table is on its way, the first one or the first without the run that is over."""
+        old = isinstance(facts.processes, Known) and facts.processes.at_s < self._over_s
+        return old or self.unread("processes")
 
     def unread(self, *collectors: str) -> bool:
         """A first answer of one of these is still on its way, as of the last look."""
@@ -157,6 +179,20 @@ class HostWatch:
             return Known(released, self._clock.monotonic())
 
         self._runner.poll("chores", chores, every_s=_CHORES_EVERY_S, deadline_s=_DEADLINE_S)
+
+
+def used_by_run(facts: Facts) -> frozenset[str] | None:
+    """The devices on which NVML lists the run, by UUID; None: the run has none open. Empty: which one is not known."""
+    if not held_by_run(facts):
+        return None
+    if not comparable(facts):
+        return frozenset()
+    ours = run_pids(facts)
+    return frozenset(
+        device.uuid
+        for device in judged(facts)
+        if any(each.pid in ours for each in value_of(device.now.processes) or ())
+    )
 
 
 def calm(facts: Facts, findings: Sequence[Finding]) -> bool:

@@ -20,11 +20,13 @@ _INDEX = re.compile("[0-9]{1,4}")  # not isdigit: that takes a superscript two, 
 def limits_of(settings: Settings, environ: Mapping[str, str]) -> Limits:
     """The limits of a job; what is not configured has the defaults of core/limits.py."""
     visible = settings.job.environment.get(_VISIBLE, environ.get(_VISIBLE))
+    named = _taken(visible or "")[0] if settings.job.devices == "all" else settings.job.devices
     given = {name: getattr(settings.limits, name) for name in settings.limits.__struct_fields__}
     return Limits(
         memory_need_bytes=settings.memory.need_bytes,
         disk_need_bytes=settings.disk.need_bytes,
         devices=visible_devices(visible) if settings.job.devices == "all" else _whole(settings.job.devices),
+        devices_named=bool(named),
         devices_doubt=visible_doubt(visible) if settings.job.devices == "all" else "",
         train_deadline_s=settings.deadlines.train_s,
         off=frozenset(settings.checks.off),

@@ -42,7 +42,7 @@ from watchdog.core.state import (
     TerminateRest,
 )
 from watchdog.core.view import StatusView
-from watchdog.episodes import EpisodeBook
+from watchdog.episodes import AGAIN_S, EpisodeBook
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
 from watchdog.hostwatch import HostWatch
 from watchdog.launching import launch_run
@@ -63,7 +63,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # Below this an interruption is the ordinary noise of a busy host, however short the period.
 GAP_LEAST_S = 2.0
 _NO_FIGURES = str.maketrans("", "", "0123456789.")
-_QUIET_KINDS = frozenset({"run_beats"})  # for a restart, not for people
+_QUIET_KINDS = frozenset({"run_beats", "uses_gpu"})  # for a restart, not for people
 _SOCKET_EVERY_S = 5.0
 
 
@@ -122,7 +122,8 @@ class Supervisor:
         self._history: History = job.history
         living = None if self._watch is None else self._watch.record
         self._state: State = restore(self._history, living, clock.monotonic(), policy)
-        self._host = HostWatch(settings, job.folders, clock, os.environ)
+        self._host = HostWatch(settings, job.folders, clock, os.environ, used=self._history.gpus)
+        self._gpus_not_before_s = float("-inf")
         self._progress = ProgressEyes(settings.job.progress, clock)
         self._episodes = EpisodeBook(self._record, self._say_trouble)
         self._eyes = RunEyes(job.folders, clock, self._say_trouble)
@@ -309,6 +310,19 @@ class Supervisor:
         root = self._watch.shim_id if self._watch is not None and seen.shim is Shim.ALIVE else None
         if self._host.judge(run, root):
             self._episodes.look(self._host.findings, seen.now_s)
+        self._remember_gpus(seen.now_s)
+
+    def _remember_gpus(self, now_s: float) -> None:
+        """Which devices the job uses, for a supervisor after us: its gate is to decide as ours does."""
+        used = self._host.used
+        if used is None or used == self._history.gpus or now_s < self._gpus_not_before_s:
+            return
+        words = f"a run of this job was seen on {', '.join(sorted(used)) or 'a GPU, which one is not told'}"
+        try:
+            self._record([Record("uses_gpu", words, {"uuids": sorted(used)})])
+        except RecordingError as error:  # seldom again: a disk that hangs keeps whoever records waiting
+            self._say_trouble(str(error))
+            self._gpus_not_before_s = now_s + AGAIN_S
 
     def _take_results(self) -> None:
         """What the verifier found: recorded first, then believed."""

@@ -9,20 +9,25 @@ import pytest
 
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, folders_in
-from tests.unit.checks.host import UUID, disk, gpu, known, processes
+from tests.unit.checks.ghosts import NO_RUN, ghost_gpu
+from tests.unit.checks.host import UUID, disk, gpu, known, process, processes
 from tests.unit.checks.host import host as seen
 from watchdog.checks import catalogue
-from watchdog.core.facts import Facts, Unknown
+from watchdog.core.facts import Absent, Facts, Known, Unknown
+from watchdog.core.identity import ProcessId
 from watchdog.core.limits import Limits
 from watchdog.core.seen import Gate
-from watchdog.hostwatch import HostWatch, calm, drop_old_runs
+from watchdog.hostwatch import HostWatch, calm, drop_old_runs, used_by_run
+from watchdog.lookout import OfRun
 from watchdog.settings import load
 
+OTHER = "GPU-77777777-0000-0000-0000-000000000000"
 
-def host(tmp_path: Path, **needs: object) -> HostWatch:
+
+def host(tmp_path: Path, *, used: frozenset[str] | None = None, **needs: object) -> HostWatch:
     overrides = {"memory.need": "1MiB", "disk.need": "0", **needs}
     settings = load(environ={}, home=tmp_path, cwd=tmp_path, overrides=overrides)
-    return HostWatch(settings, folders_in(tmp_path), CLOCK, {})
+    return HostWatch(settings, folders_in(tmp_path), CLOCK, {}, used=used)
 
 
 def gates(watch: HostWatch, *, lock_intact: bool = True) -> dict[str, Gate]:
@@ -55,6 +60,99 @@ def test_a_job_that_names_no_device_waits_for_one_once_its_run_had_one_open(
     watch.look()
     told[0] = sick
     assert not gates(watch)["devices"].open
+    assert watch.used == {UUID}
+
+    later = host(tmp_path, used=watch.used)
+    monkeypatch.setattr(later._lookout, "poll", lambda run: told[0])
+    assert not gates(later)["devices"].open, "the same ledger, the same decision"
+
+
+BESIDE = gpu(uuid=OTHER, index=1, processes=())
+CONTAINED = processes(initial_namespace=False)
+LISTED_NOWHERE = seen(devices=(gpu(processes=()), BESIDE))
+
+
+@pytest.mark.parametrize(
+    ("facts", "used"),
+    [
+        (seen(devices=(gpu(), BESIDE)), {UUID}),
+        (seen(devices=(gpu(), gpu(uuid=OTHER, index=1))), {UUID, OTHER}),
+        (seen(devices=(gpu(processes=(process(pid=99),)), BESIDE)), set()),
+        (LISTED_NOWHERE, set()),
+        (seen(devices=(gpu(lost_code=15), BESIDE)), set()),  # what it said last is of before
+        (seen(processes=CONTAINED), set()),  # the same number there is another process
+        (seen(devices=Unknown("hangs")), set()),
+        (seen(processes=processes(holders=())), None),
+        (seen(processes=Unknown("not read")), None),
+        (seen(**NO_RUN), None),
+    ],
+)
+def test_where_the_run_is(facts: Facts, used: set[str] | None) -> None:
+    assert used_by_run(facts) == used
+
+
+def test_where_a_run_was_is_not_forgotten_when_it_is_listed_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = host(tmp_path, used=frozenset({OTHER}))
+    told = [LISTED_NOWHERE]
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: told[0])
+    for facts, used in (seen(**NO_RUN), {OTHER}), (LISTED_NOWHERE, {OTHER}), (seen(), {OTHER, UUID}):
+        told[0] = facts
+        watch.look()
+        assert watch.used == used
+
+
+def test_a_ghost_is_looked_at_again_before_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first sample on, also while the process table is on its way."""
+    watch = host(tmp_path, **{"job.devices": ["0"]})
+    unread = {"processes"}
+    told = [seen(devices=(ghost_gpu(samples=1),), **(NO_RUN | {"processes": Unknown("not read yet")}))]
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: told[0])
+    monkeypatch.setattr(watch._lookout, "unread", lambda *names: bool(unread & set(names)))
+    assert watch.gates(lock_intact=True) == ()
+    unread.clear()
+    for samples in (1, 4, 5):
+        told[0] = seen(devices=(ghost_gpu(samples=samples),), **NO_RUN)
+        assert not gates(watch)["devices"].open
+    unread.add("processes")
+    told[0] = seen(devices=Absent("no driver"), driver=Absent("no driver"), processes=Unknown("not read yet"))
+    assert gates(watch), "without a device nobody waits for the process table"
+
+
+def test_a_launch_after_a_run_waits_for_a_process_table_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = host(tmp_path, **{"job.devices": ["0"]})
+    now_s = CLOCK.monotonic()
+    told = [seen(at_s=now_s, processes=Known(processes(), now_s))]
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: told[0])
+    monkeypatch.setattr(watch._lookout, "unread", lambda *names: False)
+    run = OfRun(beat=Absent("none"), progress=Absent("none"))
+    watch.judge(run, ProcessId(os.getpid(), 1))
+    assert watch.gates(lock_intact=True)
+    watch.judge(run, None)
+    assert watch.gates(lock_intact=True) == ()
+    for fact in (Known(processes(run=()), CLOCK.monotonic()), Unknown("it hangs")):
+        told[0] = seen(at_s=now_s, processes=fact)
+        assert watch.gates(lock_intact=True)
+
+
+def test_a_misspelt_device_is_told_by_the_supervisor_too(tmp_path: Path) -> None:
+    settings = load(environ={}, home=tmp_path, cwd=tmp_path, overrides={"memory.need": "1MiB", "disk.need": "0"})
+    watch = HostWatch(settings, folders_in(tmp_path), CLOCK, {"CUDA_VISIBLE_DEVICES": "cuda:0"})
+    run = OfRun(beat=Absent("no run is alive"), progress=Absent("no run is alive"))
+    try:
+
+        def told() -> list[str]:
+            watch.look()
+            watch.judge(run, None)
+            return [each.reason for each in watch.findings if each.check == "device-missing"]
+
+        (reason,) = wait_for(told, "a finding", timeout_s=15)
+        assert "cuda:0 names no device" in reason
+    finally:
+        watch.close()
 
 
 @pytest.mark.parametrize(

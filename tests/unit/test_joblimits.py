@@ -99,6 +99,30 @@ def test_the_devices_of_a_job(job: dict[str, Any], environ: dict[str, str], devi
     assert limits_of(settings(**job), environ).devices == devices
 
 
+@pytest.mark.parametrize(
+    ("job", "visible", "named"),
+    [
+        ({}, None, False),
+        ({}, "", False),
+        ({}, "-1", False),
+        ({}, "foo", False),
+        ({}, "0,0", False),
+        ({}, "1", True),
+        ({}, "GPU-3f1c,foo", True),
+        ({}, "MIG-7a1b", True),
+        ({}, "1,MIG-7a1b", True),
+        ({"job__environment": {"CUDA_VISIBLE_DEVICES": "MIG-7a1b"}}, "", True),
+        ({"job__devices": ["MIG-7a1b"]}, None, True),
+        ({"job__devices": ["0"]}, "", True),
+        ({"job__devices": []}, "MIG-7a1b", False),
+    ],
+)
+def test_whether_a_job_names_devices(job: dict[str, Any], visible: str | None, named: bool) -> None:
+    """A MIG instance is a name, though it does not say of which device it is."""
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert limits_of(settings(**job), environ).devices_named is named
+
+
 def test_without_settings_the_limits_are_the_defaults() -> None:
     assert limits_of(settings(TRAIN), {}) == Limits()
 

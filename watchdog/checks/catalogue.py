@@ -71,7 +71,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from watchdog.core.facts import Absent, Device, Facts, value_of
-from watchdog.core.findings import Finding, Remedy, Severity, unknown
+from watchdog.core.findings import Finding, Remedy, Severity, failed
 from watchdog.core.limits import Limits, may_name
 
 
@@ -157,7 +157,7 @@ def judge(facts: Facts, limits: Limits, checks: tuple[Check, ...] = CATALOGUE) -
         try:
             found = check.judge(facts, limits)
         except Exception as error:  # a bug of ours: it must be heard, and cost only itself
-            found = unknown(check.name, check.name, f"the check itself failed: {type(error).__name__}: {error}")
+            found = failed(check.name, error)
         for finding in found if isinstance(found, tuple) else (found,):
             findings.append(finding)
     told = {(each.check, each.device) for each in findings if each.severity is Severity.CRITICAL}

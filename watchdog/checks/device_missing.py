@@ -5,7 +5,8 @@ CUDA_VISIBLE_DEVICES has an entry that no device can have, and CUDA takes none f
 
 Near misses: an empty value, -1 or Slurm's NoDevFiles hide devices on purpose; a device that was there and is gone is
 told by `gpu-lost`, and so is one that was lost before anybody looked and tells no UUID: it may be the one that is
-named. While NVML does not answer, nothing is known to be missing. A job that names no device takes what there is.
+named. While NVML does not answer, nothing is known to be missing, but the value is told: it hides the devices from the
+job, and from whoever supervises it. A job that names no device takes what there is.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ REMEDIES = (Remedy.CHECK_DEVICES,)
 def check(facts: Facts, limits: Limits) -> tuple[Finding, ...]:
     devices = value_of(facts.devices)
     driver = value_of(facts.driver)
-    if devices is None or driver is None or not driver.answers:
-        return ()
-    there = tuple(f"{device.index}: {device.label}" for device in devices if not device.missing)
+    seen = driver is not None and driver.answers
+    there = tuple(f"{device.index}: {device.label}" for device in devices or () if seen and not device.missing)
     doubt = _doubt(limits, there)
-    found = _missing(devices, limits, there)
+    found = _missing(devices, limits, there) if seen and devices is not None else None
     return tuple(each for each in (doubt, found) if each is not None and (doubt is None or each.severity > Severity.OK))
 
 

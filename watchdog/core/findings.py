@@ -109,6 +109,19 @@ def unknown(check: str, subject: str, why: str, remedy: Remedy = Remedy.LOOK, *,
     return Finding(check=check, severity=Severity.UNKNOWN, subject=subject, reason=why, remedy=remedy, device=device)
 
 
+_FAILED = "the check itself failed: "
+
+
+def failed(check: str, error: Exception) -> Finding:
+    """A bug of ours: nobody has looked."""
+    return unknown(check, check, f"{_FAILED}{type(error).__name__}: {error}")
+
+
+def is_failure(finding: Finding) -> bool:
+    """Whether it is the word of a check that failed, and not of one that looked."""
+    return finding.severity is Severity.UNKNOWN and finding.reason.startswith(_FAILED)
+
+
 def fine(check: str, subject: str, reason: str, *evidence: str, device: str | None = None) -> Finding:
     """Seen, and in order."""
     return Finding(check=check, severity=Severity.OK, subject=subject, reason=reason, evidence=evidence, device=device)

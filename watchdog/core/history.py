@@ -34,6 +34,7 @@ class History:
     open_run: Mapping[str, Any] | None = None
     acknowledged: str | None = None  # id of the newest run that restored what it should have
     beats: str | None = None  # id of the newest run that was heard
+    gpus: frozenset[str] | None = None  # UUIDs of those that runs were seen on; empty: which ones was not told
     stopping: Mapping[str, Any] | None = None  # a stop of the open run that was begun
     unweighed: Mapping[str, Any] | None = None
     failures: int = 0
@@ -86,7 +87,7 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
     )
 
 
-_OF_THE_HOST = ("finding", "finding_over")  # no decision about the job
+_OF_THE_HOST = ("finding", "finding_over", "uses_gpu")  # no decision about the job
 _NO_FAILURE = ("finished", "drained", "stopped")  # as in causes.py, whose words these are
 
 
@@ -100,6 +101,7 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
     "run_launching": (("number", int, True), ("run_id", str, True), ("baseline_step", int, True)),
     "run_acknowledged": (("run_id", str, True),),
     "run_beats": (("run_id", str, True),),
+    "uses_gpu": (("uuids", list, True),),
     "run_stopping": (
         ("run_id", str, True),
         ("cause", str, True),
@@ -165,6 +167,8 @@ def _after(history: History, event: Event) -> History:
             changes["acknowledged"] = str(data["run_id"])
         case "run_beats":
             changes["beats"] = str(data["run_id"])
+        case "uses_gpu":
+            changes["gpus"] = (history.gpus or frozenset()) | {str(uuid) for uuid in data["uuids"]}
         case "run_stopping":
             changes["stopping"] = data
         case "run_goes_on":

@@ -21,12 +21,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     """What one job asks of its host, and where a reading becomes a finding.
 
     `memory_need_bytes` None: the job states none; see `memory_need`. `devices` None: every device is the job's; else
-    UUIDs, UUID prefixes or indexes. `train_deadline_s`: how long a step may take.
+    UUIDs, UUID prefixes or indexes. `devices_named`: it names some, also where None stands for them, since a MIG
+    instance does not say which device it is a part of. `train_deadline_s`: how long a step may take.
     """
 
     memory_need_bytes: int | None = None
     disk_need_bytes: int = GIB
     devices: tuple[str, ...] | None = None
+    devices_named: bool = False
     devices_doubt: str = ""  # why the job may get fewer devices than a person wrote down
     train_deadline_s: float = 120.0
     off: frozenset[str] = frozenset()  # checks that are switched off

@@ -75,3 +75,18 @@ def test_a_value_that_cuda_cuts_short_is_a_warning_of_its_own() -> None:
     assert found[0].reason == doubt
     (alone,) = device_missing.check(host(), Limits(devices=(), devices_doubt=doubt))
     assert (alone.severity, alone.remedy) == (Severity.WARNING, Remedy.CHECK_DEVICES)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(devices=Absent("the job uses no GPU"), driver=Absent("the job uses no GPU")),
+        dict(devices=Unknown("no answer")),
+        dict(devices=(), driver=Driver(code=999)),
+    ],
+    ids=["the supervisor of such a job asks no driver", "unknown", "failing"],
+)
+def test_a_value_that_leaves_no_gpu_is_told_where_no_device_was_looked_at(changes: dict[str, Any]) -> None:
+    doubt = "CUDA_VISIBLE_DEVICES=cuda:0: cuda:0 names no device that NVIDIA would know, so CUDA programs see no GPU"
+    (found,) = device_missing.check(host(**changes), Limits(devices=(), devices_doubt=doubt))
+    assert (found.severity, found.reason, found.evidence) == (Severity.WARNING, doubt, ())

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.unit.checks.ghosts import NO_RUN, ghost_gpu
 from tests.unit.checks.host import GIB, UUID, gpu, host, process, processes
-from watchdog.checks.catalogue import GATING, judge
+from watchdog.checks.catalogue import GATES, GATING, judge
 from watchdog.core.devicegate import device_gate, held_by_run, uses_gpu
 from watchdog.core.facts import Absent, Driver, Facts, Unknown
-from watchdog.core.findings import Finding, Remedy, Severity
+from watchdog.core.findings import Finding, Remedy, Severity, failed, unsure
 from watchdog.core.limits import Limits
 from watchdog.core.seen import Gate
 
@@ -23,11 +24,17 @@ DRIVER = Driver(version="560.35.03", cuda_version="12.6", devices=1, node="/dev/
 
 
 def gate(
-    facts: Facts, *findings: Finding, devices: tuple[str, ...] | None = ("0",), used_gpu: bool = False, off: str = ""
+    facts: Facts,
+    *findings: Finding,
+    devices: tuple[str, ...] | None = ("0",),
+    named: bool = False,
+    used_gpu: bool = False,
+    used: tuple[str, ...] = (),
+    off: str = "",
 ) -> Gate | None:
     """With what the real checks find, and `findings` besides."""
-    limits = Limits(devices=devices, off=frozenset(off.split()))
-    found = device_gate(facts, limits, (*judge(facts, limits, GATING), *findings), used_gpu=used_gpu)
+    limits = Limits(devices=devices, devices_named=named, off=frozenset(off.split()))
+    found = device_gate(facts, limits, (*judge(facts, limits, GATING), *findings), used_gpu=used_gpu, used=used)
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -61,6 +68,44 @@ def test_what_is_less_than_critical_does_not_close_it(severity: Severity) -> Non
     assert found.open
 
 
+@pytest.mark.parametrize("samples", [1, 2, 4])
+def test_what_wants_to_be_looked_at_again_closes_it_until_it_was(samples: int) -> None:
+    """A ghost is proven by five samples; until then nobody knows that it is none."""
+    facts = host(devices=(ghost_gpu(samples=samples),), **NO_RUN)
+    found = gate(facts)
+    assert found is not None
+    assert not found.open
+    assert found.words.startswith("looks again: NVIDIA GeForce RTX 3060 (GPU-3f1c0a52): 100 % utilization at 61 W")
+    off = gate(facts, off="ghost-context")
+    assert off is not None
+    assert off.open
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_a_device_in_order_is_not_looked_at_again(samples: int) -> None:
+    idle = gpu(samples=samples, utilization_percent=0, power_watts=12.0, memory_used_bytes=0, processes=())
+    found = gate(host(devices=(idle,), **NO_RUN))
+    assert found is not None
+    assert found.open, found.words
+
+
+@pytest.mark.parametrize("looks_at", ["0", "1"])
+def test_a_device_that_the_job_does_not_name_is_not_waited_for(looks_at: str) -> None:
+    two = host(devices=(ghost_gpu(samples=2), gpu(uuid=OTHER, index=1)), **NO_RUN)
+    found = gate(two, devices=(looks_at,))
+    assert found is not None
+    assert found.open is (looks_at == "1"), found.words
+
+
+@pytest.mark.parametrize("name", sorted(GATES))
+def test_a_check_that_failed_closes_it(name: str) -> None:
+    """Nobody has looked: a bug of ours is no proof of health."""
+    found = gate(host(), failed(name, ZeroDivisionError("division by zero")))
+    assert found is not None
+    assert not found.open
+    assert f"{name}: the check itself failed: ZeroDivisionError: division by zero" in found.words
+
+
 @pytest.mark.parametrize(("named", "is_open"), [((UUID,), False), ((OTHER,), True), (None, True)])
 def test_a_device_that_the_job_does_not_name_closes_nothing(named: tuple[str, ...] | None, is_open: bool) -> None:
     """One of two cards is lost."""
@@ -90,6 +135,67 @@ def test_a_job_that_names_no_device_waits_for_one_only_after_its_run_used_one(fa
     assert not known.open
 
 
+@pytest.mark.parametrize("facts", [*TROUBLES, host(driver=Absent("none"), devices=Absent("none"))], ids=str)
+def test_who_names_a_mig_instance_names_a_device(facts: Facts) -> None:
+    """It does not say of which device it is: any of them may be meant, and trouble is waited for."""
+    found = gate(facts, devices=None, named=True)
+    assert found is not None
+    assert not found.open, found.words
+
+
+LOST_TWICE = host(devices=(gpu(lost_code=15), gpu(uuid=OTHER, index=1)))
+
+
+@pytest.mark.parametrize(
+    ("used", "is_open"),
+    [
+        ((), False),  # NVML listed the run nowhere: any may be its
+        ((UUID,), False),
+        ((OTHER,), True),
+        ((UUID, OTHER), False),
+        (("GPU-88888888",), False),  # what it used is not here any more: it will take what there is
+    ],
+)
+def test_who_names_nothing_waits_for_what_its_run_used(used: tuple[str, ...], is_open: bool) -> None:
+    found = gate(LOST_TWICE, devices=None, used_gpu=True, used=used)
+    assert found is not None
+    assert found.open is is_open, found.words
+
+
+def test_what_the_run_used_is_told_at_the_gate_and_a_name_counts_for_more() -> None:
+    two = host(devices=(gpu(), gpu(uuid=OTHER, index=1)))
+    told = gate(two, devices=None, used_gpu=True, used=(OTHER,))
+    assert told is not None
+    assert told.words == "devices NVIDIA GeForce RTX 3060 (GPU-77777777)"
+    named = gate(LOST_TWICE, devices=("0",), used_gpu=True, used=(OTHER,))
+    assert named is not None
+    assert not named.open
+
+
+def test_suspicion_of_a_device_that_the_run_never_used_holds_nobody() -> None:
+    suspect = unsure("ghost-context", "card", "100 % utilization at 61 W", 3, device=UUID)
+    two = host(devices=(gpu(), gpu(uuid=OTHER, index=1)))
+    for used, is_open in ((OTHER,), True), ((UUID,), False), ((), False):
+        found = gate(two, suspect, devices=None, used_gpu=True, used=used)
+        assert found is not None
+        assert found.open is is_open
+
+
+def test_a_lost_device_without_a_uuid_may_be_the_one_that_was_used() -> None:
+    nameless = gpu(uuid="no UUID, index 0", lost_code=15)
+    beside = gpu(uuid=OTHER, index=1)
+    for used, is_open in ((UUID,), False), ((OTHER,), True):
+        found = gate(host(devices=(nameless, beside)), devices=None, used_gpu=True, used=used)
+        assert found is not None
+        assert found.open is is_open, found.words
+
+
+def test_a_driver_that_hangs_is_no_matter_of_single_devices() -> None:
+    found = gate(TROUBLES[1], devices=None, used_gpu=True, used=(OTHER,))
+    assert found is not None
+    assert not found.open
+
+
 def test_a_run_with_a_device_open_uses_a_gpu() -> None:
     assert held_by_run(host())
     beside = replace(processes().holders[0], of_run=False)
@@ -116,6 +222,28 @@ def test_a_check_that_is_switched_off_closes_nothing(facts: Facts, off: str) -> 
     assert not before.open
     assert found is not None
     assert found.open, found.words
+
+
+@pytest.mark.parametrize(
+    ("trouble", "off", "opens"),
+    [
+        ("silent_s", "driver-hung", True),
+        ("silent_s", "driver", False),
+        ("silent_s", "", False),
+        ("crashes", "driver-crash", True),
+        ("crashes", "driver", False),
+    ],
+)
+def test_a_trouble_that_grows_opens_nothing(trouble: str, off: str, opens: bool) -> None:
+    """Whoever switched off the check of a hung driver said that silence is no reason; nobody said: only a long one."""
+    found = []
+    for amount in (1, 2, 30, 59, 60, 61, 600):
+        sick = host(driver=replace(DRIVER, **{trouble: amount}), devices=Unknown("silent"))
+        looked = gate(sick, off=off)
+        assert looked is not None
+        found.append(looked.open)
+    assert found == sorted(found, reverse=True), "once closed, it stays closed"
+    assert found[-1] is opens
 
 
 def test_a_ghost_on_a_device_of_the_job_closes_it() -> None:

@@ -80,6 +80,17 @@ def test_archiving_forgets_the_job_and_never_a_number() -> None:
     assert history.last_number == 1  # run ids and folders are never used twice
 
 
+def test_which_devices_a_run_used_is_remembered_and_is_no_last_word() -> None:
+    assert fold([]).gpus is None
+    launch = Event(seq=1, wall_s=1.0, kind="run_launching", sentence="run 1", data=launching(1, "1-a", -1).data)
+    nowhere = Event(seq=2, wall_s=2.0, kind="uses_gpu", sentence="nowhere", data={"uuids": []})
+    on_one = Event(seq=3, wall_s=3.0, kind="uses_gpu", sentence="on one", data={"uuids": ["GPU-1"]})
+    assert fold([launch, nowhere]).gpus == frozenset()
+    history = fold([launch, nowhere, on_one])
+    assert (history.gpus, history.last_sentence) == ({"GPU-1"}, "run 1")
+    assert fold([Event(seq=4, wall_s=4.0, kind="archived", sentence="", data={})], history).gpus == {"GPU-1"}
+
+
 def test_an_unknown_kind_changes_nothing_but_the_last_words() -> None:
     history = fold([Event(seq=1, wall_s=5.0, kind="something new", sentence="words")])
     assert (history.last_sentence, history.last_wall_s) == ("words", 5.0)
@@ -100,6 +111,7 @@ RECORDS = st.sampled_from(
         acknowledged("1-a"),
         acknowledged("2-a"),
         Record("run_beats", "", {"run_id": "1-a"}),
+        Record("uses_gpu", "", {"uuids": ["GPU-1", "GPU-2"]}),
         Record("checkpoint_refused", "", {"step": 20}),
         Record("checkpoint_refused", "", {"step": None}),
         Record("run_refused", "", {"run_id": "1-a"}),
@@ -223,6 +235,7 @@ GOOD: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "run_acknowledged": ({"run_id": "3-a", "step": 10, "digest": "d", "fresh": False}, ("run_id",)),
     "run_beats": ({"run_id": "3-a"}, ("run_id",)),
+    "uses_gpu": ({"uuids": ["GPU-3f1c"]}, ("uuids",)),
     "run_stopping": (
         {"run_id": "3-a", "cause": "drained", "reason": "asked", "hold_after": False, "kill_now": False},
         ("run_id", "cause", "reason", "hold_after"),
