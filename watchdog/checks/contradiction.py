@@ -215,15 +215,19 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     processes = value_of(facts.processes)
     if processes is None:
         return None
-    wanted = looks_wanted(
-        device,
-        limits.looks,
-        lambda sample: contradictory(sample, device, limits) and fills(sample, device, limits.ghost_memory_fraction),
-    )
-    if wanted is None:
+
+    def suspicious(sample: DeviceSample) -> bool:
+        return contradictory(sample, device, limits) and fills(sample, device, limits.ghost_memory_fraction)
+
+    if not suspicious(device.now):
         return None
     pace = pace_of(facts, limits, device)
     if pace.steps not in (Steps.NO_RUN, Steps.STOPPED) or used_by_others(device, facts, limits):
+        return None
+    if pace.steps is Steps.NO_RUN and (born := _just_born(device, facts, limits, pace, suspicious)) is not None:
+        return born
+    wanted = looks_wanted(device, limits.looks, suspicious)
+    if wanted is None:
         return None
     dead = [each for each in lost(device, limits, processes) if each.kind == "compute"]  # WSLg's Xwayland is graphics
     dead_for_sure = bool(dead) and (comparable(facts) or _was_ours(dead, facts))
@@ -251,6 +255,32 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     else:
         return None
     return Ghost(looks_wanted=wanted, certain=certain, of_run=False, dead=True, evidence=evidence, pace=pace)
+
+
+def _just_born(
+    device: Device, facts: Facts, limits: Limits, pace: Pace, suspicious: Callable[[DeviceSample], bool]
+) -> Ghost | None:
+    """One whose process has just died: what was sampled before its end shows a device at work, and it alive."""
+    processes = value_of(facts.processes)
+    listed = value_of(device.now.processes)
+    if processes is None or listed is None:
+        return None
+    dead = {each.pid for each in listed if each.kind == "compute" and not each.here and each.pid <= processes.pid_max}
+
+    def lists_one(sample: DeviceSample) -> bool:
+        return any(each.pid in dead and not each.here for each in value_of(sample.processes) or ())
+
+    wanted = limits.looks - _tail(device, suspicious)
+    wanted = max(wanted, limits.lost_pid_looks - _tail(device, lists_one))
+    if not dead or wanted <= 0:
+        return None
+    evidence = f"held by pid {', '.join(map(str, sorted(dead)))}, which is not in /proc any more"
+    return Ghost(looks_wanted=wanted, certain=False, of_run=False, dead=True, evidence=evidence, pace=pace)
+
+
+def _tail(device: Device, wanted: Callable[[DeviceSample], bool]) -> int:
+    """How many of the newest samples in a row are so."""
+    return sum(1 for _ in itertools.takewhile(wanted, reversed(device.recent)))
 
 
 def _was_ours(dead: list[DeviceProcess], facts: Facts) -> bool:

@@ -22,7 +22,7 @@ from tests.unit.checks.host import (
     sample,
 )
 from watchdog.checks import ghost_context
-from watchdog.core.facts import Absent, Clocks, DeviceHolder, Facts, Jump, Probe, Unknown
+from watchdog.core.facts import Absent, Clocks, DeviceHolder, DeviceSample, Facts, Jump, Probe, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, calls_for_a_stop
 from watchdog.core.limits import Limits
 
@@ -217,7 +217,8 @@ def test_a_process_that_ends_between_two_reads_is_no_ghost() -> None:
         sample(AT_S - 4 + index, **BUSY_IDLE, **FULL, processes=each)
         for index, each in enumerate((mine, mine, mine, gone, gone))
     )
-    assert judge(host(devices=(gpu(recent=recent),), **NO_RUN)) == ()
+    [found] = judge(host(devices=(gpu(recent=recent),), **NO_RUN))
+    assert (found.severity, found.looks_wanted) == (Severity.OK, 1)  # a third look tells
 
 
 def test_too_few_samples_ask_for_more_and_one_in_order_ends_it() -> None:
@@ -293,3 +294,20 @@ def test_below_hidepid_nobody_is_dead_for_sure(place: dict[str, Any]) -> None:
 def test_a_ghost_beside_the_run_is_no_reason_to_end_the_run() -> None:
     [_, found] = judge(host(devices=(gpu(), ghost_gpu(uuid="GPU-other", index=1))))
     assert (found.severity, found.remedy, found.device) == (Severity.CRITICAL, Remedy.RESET_DEVICE, "GPU-other")
+
+
+def after_the_kill(seconds: int) -> tuple[DeviceSample, ...]:
+    """A device that trained until `seconds` ago and is a ghost's since."""
+    at_work = (sample(AT_S - back) for back in range(9, seconds - 1, -1))
+    held = (
+        sample(AT_S - back, **BUSY_IDLE, **FULL, processes=(lost_process(),)) for back in range(seconds - 1, -1, -1)
+    )
+    return (*at_work, *held)
+
+
+@pytest.mark.parametrize("seconds", range(1, 8))
+def test_a_ghost_that_was_just_born_is_no_clean_device(seconds: int) -> None:
+    """A relaunch comes at once after the kill: the gate must not open on samples from before it."""
+    [found] = judge(host(devices=(gpu(recent=after_the_kill(seconds)),), **NO_RUN))
+    assert found.looks_wanted == max(0, 5 - seconds)
+    assert found.severity is (Severity.OK if seconds < 5 else Severity.CRITICAL)
