@@ -45,7 +45,7 @@ def status_of(settings: Settings, wait_s: float = 5.0) -> StatusView:
         return _living_view(folders, wait_s)
     except NoSupervisorError:
         events, _ = read_events(folders.ledger)
-        view = view_of_ledger(settings, folders, fold(events))
+        view = view_of_ledger(settings, folders, fold(events), events)
         run = None if view.run is None else _unwatched(view.run, folders)
         return dataclasses.replace(view, run=run, supervisor_pid=_other_supervisor(folders))
 

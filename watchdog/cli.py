@@ -30,6 +30,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _PLUGIN_CODES = "Exit codes, as monitoring plugins have them: 0 ok, 1 warning, 2 critical, 3 unknown."
+_RECLAIM_CODES = (
+    "Exit codes: 0 so much is free (dry run: all steps are permitted), 1 less came back, 2 usage, 3 a run is alive or "
+    "this user is not permitted, 4 another reclaim is at work."
+)
 _EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
 
 # typer brings a click of its own; importing the other one as well would cost 20 ms for the sake of this name.
@@ -217,6 +221,62 @@ def probe(
     else:
         print("\n".join(report_lines(report, job_options(settings))))
     _leave(report.exit_code)
+
+
+@app.command(epilog=_RECLAIM_CODES)
+def reclaim(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    target: Annotated[str | None, typer.Option("--target", help="To be free, as 6GiB; else the job's need.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be asked of the kernel.")] = False,
+    beside_run: Annotated[bool, typer.Option("--beside-run", help="Also while a run of the job is alive.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Have the kernel give page cache back until so much memory is free, and say what came of it."""
+    from watchdog.reclaiming import reclaim_by_hand
+
+    settings = _host_or_job(config, job)
+    report = reclaim_by_hand(settings, target=target, dry_run=dry_run, beside_run=beside_run)
+    print(json.dumps(report.record, indent=1, allow_nan=False) if as_json else "\n".join(report.lines))
+    _leave(report.exit_code)
+
+
+@app.command()
+def notify(
+    test: Annotated[str, typer.Option("--test", metavar="EVENT", help="hold, recovery or blindness.")],
+    config: ConfigOption = None,
+    job: JobOption = None,
+) -> None:
+    """Send a test of one event by the command of [notify], and show what became of it (0 delivered, 1 failed)."""
+    from watchdog.clock import SystemClock
+    from watchdog.notifier import notify_by_hand
+
+    lines, code = notify_by_hand(_existing(config, job), test, SystemClock())
+    print("\n".join(lines))
+    _leave(code)
+
+
+@app.command()
+def incidents(
+    what: Annotated[str, typer.Argument(help="list, show ID, or export: all of them in full.")] = "list",
+    number: Annotated[int | None, typer.Argument(metavar="[ID]", help="Which one, as the list names it.")] = None,
+    config: ConfigOption = None,
+    job: JobOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What ended, stalled or was held: why, what was done, the proof, and the time it cost. Secrets are masked."""
+    from watchdog import render_incidents
+    from watchdog.incidents import chosen_incidents
+    from watchdog.places import folders_of, job_options
+
+    settings = _existing(config, job)
+    found = chosen_incidents(folders_of(settings), what, number)
+    if as_json:
+        print("\n".join(json.dumps(render_incidents.record(each), allow_nan=False) for each in found))
+    elif what == "list":
+        print("\n".join(render_incidents.listing(found, job_options(settings))))
+    else:
+        print("\n\n".join("\n".join(render_incidents.report(each)) for each in found))
 
 
 @app.command()

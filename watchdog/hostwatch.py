@@ -86,6 +86,12 @@ class HostWatch:
             self.used = seen if self.used is None else self.used | seen
         return facts
 
+    def heard(self, anew: bool) -> Facts:
+        """The newest facts; `anew`: after what just happened the kernel is asked once more, beside the loop."""
+        if anew:
+            self._lookout.ask_kernel()
+        return self.look()
+
     @property
     def facts(self) -> Facts:
         """What `look` saw last."""
@@ -114,8 +120,11 @@ class HostWatch:
         """Host memory that a launch needs, as it is known now."""
         return self.limits.memory_need(uses_gpu=uses_gpu(self.facts, self.limits))
 
-    def gates(self, *, lock_intact: bool) -> tuple[Gate, ...]:
-        """The conditions for a launch, as they stand now; none while a first answer is still on its way."""
+    def gates(self, *, lock_intact: bool, tried: str = "") -> tuple[Gate, ...]:
+        """The conditions for a launch, as they stand now; none while a first answer is still on its way.
+
+        `tried`: what came of making room in host memory.
+        """
         facts = self.look()
         if self.unread("memory", "disk", "driver"):
             return ()
@@ -124,7 +133,7 @@ class HostWatch:
         launchable = (disk for disk in facts.disks if not isinstance(disk, Known) or disk.value.purpose != "windows")
         return (
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
-            memory_gate(facts.memory, self.memory_need_bytes),
+            memory_gate(facts.memory, self.memory_need_bytes, tried=tried, wsl=isinstance(facts.wsl, Known)),
             *(disk_gate(disk, self._settings.disk.need_bytes) for disk in launchable),
             *device_gate(
                 facts,

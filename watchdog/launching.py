@@ -146,6 +146,7 @@ def launch_run(
             "baseline_step": baseline,
         }
         weighed = {"run_id": run_id, "cause": Cause.NOT_STARTED.value, "failures": state.failures}
+        weighed |= {"host_failures": state.host_failures, "fault": state.fault}
         try:
             record(
                 [

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -42,10 +43,18 @@ def parse_line(line: bytes) -> Event | None:
             kind=str(record["event"]),
             sentence=str(record["sentence"]),
             data=dict(record.get("data") or {}),
+            monotonic_s=_moment(record.get("monotonic_s")),
+            boot_id=sys.intern(str(record["boot_id"])) if "boot_id" in record else None,
         )
         return event if math.isfinite(event.wall_s) and can_fold(event) else None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _moment(value: object) -> float | None:
+    """A moment of CLOCK_MONOTONIC; older ledgers, and records made by hand, have none."""
+    number = float(value) if isinstance(value, int | float) else math.nan
+    return number if math.isfinite(number) else None
 
 
 def read_events(path: Path) -> tuple[tuple[Event, ...], int]:
@@ -101,9 +110,17 @@ class Ledger:
 
     def record_all(self, entries: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[Event]:
         """Write several events at once, all or none of them. Raises RecordingError."""
-        wall_s = self._clock.wall()
+        wall_s, now_s = self._clock.wall(), round(self._clock.monotonic(), 3)
         events = [
-            Event(seq=self._seq + number, wall_s=wall_s, kind=kind, sentence=sentence, data=data)
+            Event(
+                seq=self._seq + number,
+                wall_s=wall_s,
+                kind=kind,
+                sentence=sentence,
+                data=data,
+                monotonic_s=now_s,
+                boot_id=self._boot_id,
+            )
             for number, (kind, sentence, data) in enumerate(entries, start=1)
         ]
         lines = b"".join(self._line(event) for event in events)
@@ -125,8 +142,8 @@ class Ledger:
             "seq": event.seq,
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.wall_s)),
             "wall_s": round(event.wall_s, 3),
-            "monotonic_s": round(self._clock.monotonic(), 3),
-            "boot_id": self._boot_id,
+            "monotonic_s": event.monotonic_s,
+            "boot_id": event.boot_id,
             "event": event.kind,
             "sentence": event.sentence,
             "data": dict(event.data),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
-from watchdog.core.history import History
+from watchdog.core.ettr import ettr_fields, ettr_of_ledger
+from watchdog.core.history import Event, History
 from watchdog.core.phase import Phase
 from watchdog.core.view import RunView, StatusView
 from watchdog.folders import JobFolders
@@ -12,8 +14,10 @@ from watchdog.places import job_options
 from watchdog.settings import Settings
 
 
-def view_of_ledger(settings: Settings, folders: JobFolders, history: History) -> StatusView:
-    """What the ledger alone says of a job, when no supervisor runs."""
+def view_of_ledger(
+    settings: Settings, folders: JobFolders, history: History, events: Iterable[Event] = ()
+) -> StatusView:
+    """What the ledger alone says of a job, when no supervisor runs. `events`: for the time that was lost."""
     newest = history.newest
     if history.hold is not None:
         state = Phase.HOLD.value
@@ -45,10 +49,12 @@ def view_of_ledger(settings: Settings, folders: JobFolders, history: History) ->
         last_error=history.last_error,
         run=run,
         runs_by_cause=history.runs_by_cause,
-        failures=history.failures,
+        failures=max(history.failures, history.host_failures),
         failure_limit=settings.relaunch.failures,
         restarts=history.restarts,
         steps_repeated=history.steps_repeated,
+        **ettr_fields(ettr_of_ledger(events, None if newest is None else newest.step, wall_s)),
+        notifications=history.notifications,
         checkpoint_step=None if newest is None else newest.step,
         checkpoint_digest=None if newest is None else newest.digest,
         checkpoints=str(folders.checkpoints),

@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from watchdog.classify.ends import classify, is_permanent
 from watchdog.clock import Clock
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.notify import NotifySocket
-from watchdog.collectors.run import RunWatch, last_words
+from watchdog.collectors.run import RunWatch
+from watchdog.concluding import EndEyes
 from watchdog.contract import Acknowledgement, ContractError
-from watchdog.core.facts import Absent, Fact, Known, Unknown
+from watchdog.core.facts import Absent, Fact, Facts, Known, Unknown
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.phase import Phase
-from watchdog.core.seen import BeatSeen, EndSeen, Seen, Shim
+from watchdog.core.seen import BeatSeen, Seen, Shim
 from watchdog.core.state import State
 from watchdog.folders import JobFolders
 from watchdog.opening import run_lock_holders, run_lock_is_free
@@ -37,8 +37,14 @@ def _beat_in_file(watch: RunWatch, clock: Clock) -> Fact[BeatSeen]:
 class RunEyes:
     """Looks at one run after the other. For use from the loop alone."""
 
-    def __init__(self, folders: JobFolders, clock: Clock, doubt: Callable[[str], None]) -> None:
-        """`doubt` is told what cannot be believed, for the person at the screen."""
+    def __init__(
+        self,
+        folders: JobFolders,
+        clock: Clock,
+        doubt: Callable[[str], None],
+        facts: Callable[[bool], Facts] | None = None,
+    ) -> None:
+        """`doubt` is told what cannot be believed, for the person at the screen; `facts`: see EndEyes."""
         self._folders = folders
         self._doubt = doubt
         self._clock = clock
@@ -46,6 +52,12 @@ class RunEyes:
         self._members_s = -_MEMBERS_EVERY_S
         self._began_s = clock.monotonic()
         self._notify: NotifySocket | None = None
+        self._ends = EndEyes(clock, facts)
+
+    @property
+    def hearing_its_end(self) -> bool:
+        """What tells of the end of the run is still being read: the next look should be soon."""
+        return self._ends.awaiting
 
     def listen(self, run_id: str) -> None:
         """A run is about to begin, or is adopted: hear its notify socket, from its first word on."""
@@ -59,6 +71,7 @@ class RunEyes:
     def forget(self) -> None:
         """The run is over."""
         self._members, self._members_s = (), -_MEMBERS_EVERY_S
+        self._ends.forget()
         if self._notify is not None:
             self._notify.close()
             self._notify = None
@@ -83,7 +96,14 @@ class RunEyes:
         leader_alive = watch.leader_alive()
         end = None
         if shim in (Shim.ENDED, Shim.LOST, Shim.NEVER) or not leader_alive:
-            end = _end_of(watch, beat)
+            end = self._ends.look(
+                watch,
+                over=shim is not Shim.ALIVE,
+                beat_pid=beat.value.beat.pid if isinstance(beat, Known) else None,
+                ours=state.run is not None and state.run.stop is not None,
+            )
+        else:
+            self._ends.remember()
         closely = state.phase is not Phase.RUNNING or (state.run is not None and state.run.stale_looks > 0)
         members, unclear, lock_free = self._members_of(watch, shim, seen.now_s, closely=closely)
         holders = run_lock_holders(str(self._folders.run_lock), self._clock) if lock_free is False else None
@@ -93,6 +113,7 @@ class RunEyes:
             shim=shim,
             leader_alive=leader_alive,
             end=end,
+            end_awaited=end is not None and self._ends.awaiting,
             members=members,
             unclear=unclear,
             traced=watch.traced(members) if closely else (),
@@ -124,10 +145,3 @@ class RunEyes:
         if closely or now_s - self._members_s >= every_s:
             self._members, self._members_s = watch.members(), now_s
         return self._members, (), None
-
-
-def _end_of(watch: RunWatch, beat: Fact[BeatSeen]) -> EndSeen:
-    record = watch.exit_record()
-    beat_pid = beat.value.beat.pid if isinstance(beat, Known) else None
-    cause, words = classify(record, beat_pid=beat_pid)
-    return EndSeen(cause=cause, words=words, permanent=is_permanent(record), error=last_words(watch.folder))

@@ -185,6 +185,11 @@ class Lookout:
             self._unread.add(name)
         return polled.fact
 
+    def ask_kernel(self) -> None:
+        """Something died: what the kernel said before that is not all of it."""
+        for name in ("kernel", "oom"):
+            self._runner.soon(name)
+
     def ask_afresh(self, away_s: float) -> None:
         """After a gap in our own schedule: what was read before it is not believed any more, and nothing is calm."""
         self.calm = False

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from watchdog.contract import printable
 from watchdog.core.causes import Cause
+from watchdog.core.notice import EVENTS, OUTCOMES
 from watchdog.core.view import CollectorView, DeviceView, RunView, StatusView
 from watchdog.metrics_server import Server, serve
 
@@ -71,6 +72,15 @@ def _runs(view: StatusView) -> Samples:
     return [((cause,), count) for cause, count in counts.items()]
 
 
+def _lost(view: StatusView) -> Samples:
+    return [((kind,), seconds) for kind, seconds in view.lost_s.items()]
+
+
+def _notifications(view: StatusView) -> Samples:
+    counts = view.notifications
+    return [((event, outcome), counts.get(event, {}).get(outcome, 0)) for event in EVENTS for outcome in OUTCOMES]
+
+
 _DEVICE_GAUGES: tuple[tuple[str, str, Callable[[DeviceView], float | None]], ...] = (
     ("power_watts", "Power draw of the device", lambda device: device.power_watts),
     ("power_limit_watts", "Enforced power limit of the device", lambda device: device.power_limit_watts),
@@ -106,6 +116,13 @@ def table(states: Sequence[str]) -> tuple[Row, ...]:
         ),
         Row("watchdog_runs_total", "counter", "Runs that have ended, by cause", _runs, ("cause",)),
         Row(
+            "watchdog_notifications_total",
+            "counter",
+            "Attempts to tell a person by the command of [notify], by event and outcome",
+            _notifications,
+            ("event", "outcome"),
+        ),
+        Row(
             "watchdog_restarts_total",
             "counter",
             "Launches of the job after its first",
@@ -116,6 +133,19 @@ def table(states: Sequence[str]) -> tuple[Row, ...]:
             "counter",
             "Steps that were trained again after a resume",
             _of_view(lambda view: view.steps_repeated),
+        ),
+        Row(
+            "watchdog_ettr_ratio",
+            "gauge",
+            "Effective training time: committed steps x median step time / time since the first launch",
+            _of_view(lambda view: view.ettr_ratio),
+        ),
+        Row(
+            "watchdog_lost_seconds_total",
+            "counter",
+            "Time since the first launch that brought no new step, by what it went to",
+            _lost,
+            ("kind",),
         ),
         Row(
             "watchdog_failures_in_a_row",

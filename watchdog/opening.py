@@ -20,18 +20,19 @@ from watchdog.actuators.locks import (
     take_run_lock,
     take_supervisor_lock,
 )
-from watchdog.classify.ends import classify, is_permanent
+from watchdog.classify.ends import Evidence, classify
 from watchdog.clock import Clock
 from watchdog.collectors.locks import read_lock
 from watchdog.collectors.processes import is_alive, marked_processes, this_host
 from watchdog.collectors.roots import Roots
-from watchdog.collectors.run import RunWatch, last_words, read_exit, read_start
+from watchdog.collectors.run import RunWatch, read_exit, read_last_words, read_start
 from watchdog.core.causes import Cause
+from watchdog.core.ettr import Account
 from watchdog.core.facts import Known
-from watchdog.core.history import History, fold
+from watchdog.core.history import Event, History, fold
 from watchdog.core.identity import Host, ProcessId
 from watchdog.core.runrecord import RunRecord
-from watchdog.core.seen import Shim
+from watchdog.core.seen import EndSeen, Shim
 from watchdog.core.state import Ended
 from watchdog.errors import StateError
 from watchdog.folders import JobFolders, RunFolder
@@ -51,6 +52,12 @@ class OpenJob:
     history: History
     host: Host
     watch: RunWatch | None
+    account: Account = dataclasses.field(default_factory=Account)
+
+    def tell(self, event: Event) -> None:
+        """An event that was written: remember it."""
+        self.history = fold([event], self.history)
+        self.account.add(event)
 
 
 def take(folders: JobFolders, clock: Clock, argv: list[str], options: str = "") -> SupervisorLock:
@@ -101,15 +108,19 @@ def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
         except OSError as error:
             raise StateError(f"cannot make the checkpoint folder {folders.checkpoints}: {error.strerror}") from error
         history = fold(ledger.events)
+        account = Account()
+        for event in ledger.events:
+            account.add(event)
         watch, lost = find_run(folders, history, host)
         if lost is not None:
             words = f"run {lost.number} {lost.words}; nothing of it lives"
             event = ledger.record("run_ended", words, **(dataclasses.asdict(lost) | {"cause": lost.cause.value}))
             history = fold([event], history)
+            account.add(event)
     except BaseException:
         lock.close()
         raise
-    return OpenJob(folders=folders, lock=lock, ledger=ledger, history=history, host=host, watch=watch)
+    return OpenJob(folders=folders, lock=lock, ledger=ledger, history=history, host=host, watch=watch, account=account)
 
 
 def read_run_record(path: Path) -> RunRecord | None:
@@ -189,22 +200,25 @@ def _never_started(open_run: object, folders: JobFolders) -> Ended | None:
     if not isinstance(open_run, dict):
         return None
     run = folders.run(str(open_run["run_id"]))
-    cause, words, permanent, error = Cause.NOT_STARTED, "was recorded and never started", False, None
+    end = EndSeen(cause=Cause.NOT_STARTED, words="was recorded and never started")
     if run.start.exists():
         record = read_exit(run)
         complete = record is not None and record.complete and record.run_id == open_run["run_id"]
         if not complete:
             _require_nothing_left(run, str(open_run["run_id"]), folders)
-        cause, words = classify(record if complete else None, beat_pid=None)
-        permanent, error = is_permanent(record if complete else None), last_words(run)
+        words = read_last_words(run)
+        end = classify(Evidence(record=record if complete else None, failure=words.failure, log=words.log))
     return Ended(
         number=int(open_run["number"]),
         run_id=str(open_run["run_id"]),
-        cause=cause,
-        words=words,
+        cause=end.cause,
+        words=end.words,
         baseline_step=int(open_run["baseline_step"]),
-        permanent=permanent,
-        error=error,
+        permanent=end.permanent,
+        hold_after=end.permanent,
+        error=end.error,
+        confidence=end.confidence,
+        fault=end.fault,
     )
 
 

@@ -99,7 +99,7 @@ def status_lines(view: StatusView) -> list[str]:
     if view.waiting_for:
         lines.append(f"{'waits for':<11} {view.waiting_for}")
     for finding in view.findings:
-        said = _harmless(f"{finding.subject} · {finding.check} · {finding.reason}")
+        said = harmless(f"{finding.subject} · {finding.check} · {finding.reason}")
         lines.append(f"{finding.severity.upper():<11} {said}")
         lines.append(f"{'':<11} next: {finding.next}")
     run = view.run
@@ -129,6 +129,8 @@ def status_lines(view: StatusView) -> list[str]:
     failures = f"{view.failures} of {view.failure_limit} failures in a row without a new checkpoint"
     restarts = "1 restart" if view.restarts == 1 else f"{view.restarts} restarts"
     lines.append(f"{'budget':<11} {failures} · {restarts} · {view.steps_repeated} steps repeated")
+    if view.lost_s:
+        lines.append(f"{'time':<11} {ettr_line(view)}")
     if view.memory_available_bytes is not None:
         need = f", the job states {gib(view.memory_need_bytes)}" if view.memory_need_bytes is not None else ""
         lines.append(f"{'memory':<11} {gib(view.memory_available_bytes)} GiB available{need}")
@@ -143,7 +145,19 @@ def status_lines(view: StatusView) -> list[str]:
     return lines
 
 
-def _harmless(text: str) -> str:
+def ettr_line(view: StatusView) -> str:
+    """`ETTR 0.94 · down 3 min · replay 40 s`: what was lost, where anything was."""
+    parts = [f"ETTR {view.ettr_ratio:.2f}" if view.ettr_ratio is not None else f"ETTR unknown: {view.ettr_why}"]
+    lost = (("down", view.down_s or 0.0), ("replay", view.lost_s.get("replay", 0.0)))
+    parts += [f"{name} {duration(seconds)}" for name, seconds in lost if seconds >= 0.05]
+    if view.saving_s >= 1:
+        parts.append(f"saving at least {duration(view.saving_s)}")
+    if view.incident is not None:
+        parts.append(f"incident {view.incident} is open: watchdog incidents show {view.incident}{view.options}")
+    return " · ".join(parts)
+
+
+def harmless(text: str) -> str:
     """Findings tell what other processes call themselves: no control character of theirs reaches a terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
@@ -206,6 +220,8 @@ def summary_lines(view: StatusView, summary: Mapping[str, Any] | None, wall_s: f
         first.append(f"in {duration(wall_s)}")
     digest = f" {view.checkpoint_digest[:12]}…" if view.checkpoint_digest else ""
     lines = [" · ".join(first)]
+    if view.lost_s:
+        lines.append(ettr_line(view))
     if view.checkpoint_step is not None:
         lines.append(f"checkpoint step {view.checkpoint_step} verified{digest} in {view.checkpoints}")
     lines.append(f"ledger {view.ledger}")

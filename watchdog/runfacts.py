@@ -60,8 +60,8 @@ def _run_of(
     beat = see_beat(run.beat, run_id=record.run_id, now=clock.monotonic, shim=root)
     progress = _progress(remembered, record.run_id)
     blind_s = 0.0 if isinstance(remembered, str) else remembered.blind_s
+    told = None if isinstance(remembered, str) else _beat_told(remembered, record.run_id, clock.monotonic())
     if isinstance(beat, Absent):  # of a run that beats by sd_notify its supervisor alone knows
-        told = None if isinstance(remembered, str) else _beat_told(remembered, record.run_id, clock.monotonic())
         return OfRun(beat=told or beat, progress=progress, blind_s=blind_s), root
     if not isinstance(beat, Known):
         return OfRun(beat=beat, progress=progress, blind_s=blind_s), root
@@ -71,12 +71,18 @@ def _run_of(
         pid=value.pid,
         phase=value.phase,
         age_s=max(0.0, beat.at_s - value.monotonic_s),
-        deadline_s=settings.deadlines.for_phase(value.phase),
+        deadline_s=_deadline_s(settings, told, value.phase),
         step=value.step,
         target_step=value.target_step,
         alive=beat.value.alive or (False if _can_see(record) else None),
     )
     return OfRun(beat=Known(fact, beat.at_s), progress=progress, blind_s=blind_s), root
+
+
+def _deadline_s(settings: Settings, told: Known[BeatFact] | None, phase: str) -> float:
+    """What the supervisor holds the run to: it may have learned a shorter one than was configured."""
+    same = told is not None and told.value.phase == phase
+    return told.value.deadline_s if told is not None and same else settings.deadlines.for_phase(phase)
 
 
 def _beat_told(remembered: Remembered, run_id: str, now_s: float) -> Known[BeatFact] | None:

@@ -140,7 +140,8 @@ def begin_anew(job: OpenJob, clock: Clock, screen: Screen) -> None:
     except OSError as error:
         raise StateError(f"cannot archive {job.folders.checkpoints}: {error.strerror}") from error
     done = job.ledger.record("archived", f"what there was now lies in {place}", place=str(place))
-    job.history = fold([event, done], job.history)
+    job.tell(event)
+    job.tell(done)
     screen.line("archived", f"what there was now lies in {place}")
 
 
@@ -168,14 +169,16 @@ def say_goodbye(settings: Settings, job: OpenJob, screen: Screen, view: StatusVi
 
 def say_finished(settings: Settings, folders: JobFolders, job: OpenJob, screen: Screen, addition: str | None) -> None:
     """The summary of a finished job."""
-    history = fold(read_events(folders.ledger)[0])
+    events, _ = read_events(folders.ledger)
+    history = fold(events)
     summary = read_summary(folders.checkpoints)
     wall_s = None
     if history.first_launch_wall_s is not None and addition is None:
         wall_s = time.time() - history.first_launch_wall_s
     if addition is not None:
         screen.line("finished", f"job {settings.job.name} {addition}")
-    for number, line in enumerate(summary_lines(view_of_ledger(settings, folders, history), summary, wall_s)):
+    view = view_of_ledger(settings, folders, history, events)
+    for number, line in enumerate(summary_lines(view, summary, wall_s)):
         screen.line("" if number or addition else "finished", line)
 
 

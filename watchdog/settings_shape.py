@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct, field
 
 from watchdog.contract import ENV_PREFIX, PHASES
+from watchdog.core import notice
 from watchdog.settings_limits import Checks, Limits
 from watchdog.settings_meta import key, key_name
 
@@ -181,7 +182,30 @@ class Disk(Struct, frozen=True, kw_only=True, rename=key_name):
 
 
 class Deadlines(Struct, frozen=True, kw_only=True, rename=key_name):
-    """How long each phase may go without a beat before the run counts as stalled."""
+    """How long each phase may go without a beat before the run counts as stalled.
+
+    What is left at its default is an upper limit, below which `learn` goes by what this job's own phases have taken.
+    """
+
+    learn: Annotated[
+        bool,
+        key(
+            "shorten the deadlines that are left at their defaults, as this job's own runs show how long its phases "
+            "take; one that you choose is taken as it is",
+            allowed="true or false",
+        ),
+    ] = True
+    factor: Annotated[
+        float,
+        key(
+            "a learned deadline is this many times the longest silence that was seen; and a run that is asked to leave "
+            "has as many times its step and its save, if that is more than [stop] grace",
+            allowed="a number from 1.5 to 100",
+            ge=1.5,
+            le=100,
+        ),
+    ] = 3.0
+    floor_s: Annotated[float, _deadline("the shortest deadline that is learned for a training step")] = _MINUTE / 2
 
     start_s: Annotated[float, _deadline("from the launch to the first beat")] = 2 * _MINUTE
     import_s: Annotated[float, _deadline("importing the frameworks")] = 5 * _MINUTE
@@ -205,6 +229,12 @@ class Deadlines(Struct, frozen=True, kw_only=True, rename=key_name):
         if phase not in PHASES:
             raise KeyError(phase)
         return float(getattr(self, phase + "_s"))
+
+    @property
+    def stated(self) -> frozenset[str]:
+        """The phases whose deadline a person has chosen: another one than the default, which `watchdog init` writes."""
+        usual = Deadlines()
+        return frozenset(phase for phase in PHASES if self.for_phase(phase) != usual.for_phase(phase))
 
 
 class Stop(Struct, frozen=True, kw_only=True, rename=key_name):
@@ -250,6 +280,51 @@ class Metrics(Struct, frozen=True, kw_only=True, rename=key_name):
     ] = DEFAULT_METRICS_PORT
 
 
+_COMMAND: Final = f'a list of texts such as ["notify-send", "{{summary}}"]; placeholders are {notice.ALLOWED}'
+
+
+def _command_for(event: str) -> Meta:
+    return key(
+        f"the command for {event}; empty = `command`",
+        allowed="a list of texts, as in `command`",
+        check=notice.wrong_with,
+    )
+
+
+class Notify(Struct, frozen=True, kw_only=True, rename=key_name):
+    """Telling a person of a hold, a recovery, or a blindness, once each."""
+
+    command: Annotated[
+        tuple[str, ...],
+        key(
+            "a program and its arguments, without a shell; the record comes as JSON on its standard input, and "
+            "of the environment it gets little more than PATH and HOME; try it: watchdog notify --test hold; "
+            "empty = nobody is told",
+            allowed=_COMMAND,
+            check=notice.wrong_with,
+        ),
+    ] = ()
+    hold: Annotated[tuple[str, ...], _command_for("a hold")] = ()
+    recovery: Annotated[tuple[str, ...], _command_for("a run that trains again after a failure")] = ()
+    blindness: Annotated[tuple[str, ...], _command_for("something unseen for [limits] blind")] = ()
+    events: Annotated[
+        tuple[Literal["hold", "recovery", "blindness"], ...],
+        key("what a person is told of", allowed="a list of hold, recovery, blindness"),
+    ] = ("hold", "recovery", "blindness")
+    timeout_s: Annotated[
+        float, key("how long the command may take before it is ended", kind="duration", ge=1, le=2 * _MINUTE)
+    ] = 20.0
+
+    def command_for(self, event: str) -> tuple[str, ...]:
+        """The command template of one of `notice.EVENTS`; empty: there is none."""
+        own: tuple[str, ...] = {
+            notice.HOLD: self.hold,
+            notice.RECOVERY: self.recovery,
+            notice.BLINDNESS: self.blindness,
+        }[event]
+        return own or self.command
+
+
 class Loop(Struct, frozen=True, kw_only=True, rename=key_name):
     """The supervisor's own rhythm."""
 
@@ -293,6 +368,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     relaunch: Relaunch
     log: Log
     metrics: Metrics
+    notify: Notify
     loop: Loop
     probe: Probe
     checks: Checks
@@ -315,6 +391,7 @@ SHARED_SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "relaunch": Relaunch,
     "log": Log,
     "metrics": Metrics,
+    "notify": Notify,
     "loop": Loop,
     "probe": Probe,
     "checks": Checks,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchdog.core.decide import beat_deadline
+from watchdog.core.ettr import Ettr, ettr_fields
 from watchdog.core.facts import Absent, Device, Facts, Known, Progress, Unknown, value_of
 from watchdog.core.figures import gib
 from watchdog.core.findings import Finding, Severity, next_step
@@ -43,6 +44,8 @@ _LABELS = {
     "run_killed": "kill",
     "hold": "HOLD",
     "lifted": "lifted",
+    "reclaiming": "memory",
+    "reclaimed": "memory",
     "finished": "finished",
     "archived": "archived",
 }
@@ -67,6 +70,7 @@ def make_view(
     host: HostWatch | None = None,
     progress: Progress | None = None,
     metrics_url: str | None = None,
+    ettr: Ettr | None = None,
 ) -> StatusView:
     """The view of one turn. Reads nothing: everything was gathered before."""
     import os
@@ -85,10 +89,12 @@ def make_view(
         supervisor_pid=os.getpid(),
         run=_run_view(state, seen, watch, pace, policy, now_s, progress),
         runs_by_cause=history.runs_by_cause,
-        failures=state.failures,
+        failures=max(state.failures, state.host_failures),
         failure_limit=settings.relaunch.failures,
         restarts=history.restarts,
         steps_repeated=history.steps_repeated,
+        notifications=history.notifications,
+        **ettr_fields(ettr),
         waiting_for=_closed_gates(seen) if state.phase is Phase.GATING else None,
         next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
         checkpoint_step=None if newest is None else newest.step,

@@ -13,15 +13,18 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from watchdog.actuators.reclaim import Reclaimer
 from watchdog.checkpoints.verifier import Knowledge, Verifier
 from watchdog.clock import Clock
 from watchdog.collectors.processes import process_table
+from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
-from watchdog.contract import PHASES
 from watchdog.control import ControlServer
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Choice
-from watchdog.core.decide import decide, resumed
+from watchdog.core.decide import beat_deadline, decide, resumed
+from watchdog.core.ettr import Ettr, ettr
+from watchdog.core.facts import value_of
 from watchdog.core.history import History, fold
 from watchdog.core.pace import Pace
 from watchdog.core.phase import Phase
@@ -33,6 +36,7 @@ from watchdog.core.state import (
     Kill,
     Launch,
     Leave,
+    MakeRoom,
     Plan,
     Policy,
     Quarantine,
@@ -46,9 +50,13 @@ from watchdog.episodes import AGAIN_S, EpisodeBook
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
 from watchdog.hostwatch import HostWatch
 from watchdog.launching import launch_run
+from watchdog.learning import Learner, deadlines_of, rule_of
 from watchdog.listening import Listener
 from watchdog.looking import RunEyes
+from watchdog.makingroom import RoomMaker, RunLives
 from watchdog.metrics import Metrics
+from watchdog.milestones import Milestones
+from watchdog.notifier import Notifier
 from watchdog.opening import OpenJob
 from watchdog.progressing import ProgressEyes
 from watchdog.remembered import Remembered, remember
@@ -63,7 +71,10 @@ PR_SET_CHILD_SUBREAPER = 36
 # Below this an interruption is the ordinary noise of a busy host, however short the period.
 GAP_LEAST_S = 2.0
 _NO_FIGURES = str.maketrans("", "", "0123456789.")
-_QUIET_KINDS = frozenset({"run_beats", "uses_gpu"})  # for a restart, not for people
+# For a restart and for autopsies, not for people.
+_QUIET_KINDS = frozenset(
+    {"run_beats", "phase_time", "uses_gpu", "notifying", "notified", "run_steps", "run_caught_up", "step_time"}
+)
 _SOCKET_EVERY_S = 5.0
 
 
@@ -72,7 +83,7 @@ def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
     return Policy(
         level=settings.job.level,
         target_step=settings.job.target_step,
-        deadlines_s={phase: settings.deadlines.for_phase(phase) for phase in ("start", *PHASES)},
+        deadlines_s=deadlines_of(settings),
         period_s=settings.loop.period_s,
         grace_s=settings.stop.grace_s,
         kill_wait_s=settings.stop.kill_wait_s,
@@ -113,20 +124,35 @@ class Supervisor:
     ) -> None:
         self._settings = settings
         self._job = job
-        self._policy = policy
         self._clock = clock
         self._screen = screen
         self._metrics = metrics
         self._metrics_url = metrics_url
         self._watch: RunWatch | None = job.watch
         self._history: History = job.history
+        self._account = job.account
+        self._learner = Learner(rule_of(settings), self._record, self._say_trouble)
+        self._policy = policy = self._learner.taught(policy, self._history)
+        self._due_s = float("inf")  # when the living run is late, on the monotonic clock
         living = None if self._watch is None else self._watch.record
         self._state: State = restore(self._history, living, clock.monotonic(), policy)
         self._host = HostWatch(settings, job.folders, clock, os.environ, used=self._history.gpus)
+        reclaimer = Reclaimer(Roots(), clock, sync=(job.folders.checkpoints, job.folders.state))
+        run_lives = RunLives(str(job.folders.run_lock), clock)
+        self._room = RoomMaker(reclaimer, clock, self._record, run_lives)
         self._gpus_not_before_s = float("-inf")
         self._progress = ProgressEyes(settings.job.progress, clock)
         self._episodes = EpisodeBook(self._record, self._say_trouble)
-        self._eyes = RunEyes(job.folders, clock, self._say_trouble)
+        self._milestones = Milestones(self._account, self._record, self._say_trouble)
+        self._notifier = Notifier(
+            settings,
+            clock,
+            str(job.folders.ledger),
+            self._note,
+            lambda words: screen.line("notify", words),
+            self._history.blind_seq,
+        )
+        self._eyes = RunEyes(job.folders, clock, self._say_trouble, self._host.heard)
         self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
         self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered)
         self._verifier = Verifier(job.folders.checkpoints, job.folders.lineage)
@@ -187,6 +213,7 @@ class Supervisor:
                     return EXIT_FAILURE
                 wait_s = 0.0 if busy else self._patience_s()
                 self._listener.wait(wait_s, [] if self._watch is None else self._watch.descriptors())
+            self._notifier.close(self._history)
             return self._exit_code
         finally:
             self._screen.end_live()
@@ -237,12 +264,14 @@ class Supervisor:
             self._trouble = seen.trouble
             return False
         self._state = after
+        self._due_s = self._late_from_s(seen)
         for action in plan.actions:
             self._do(action, seen)
         if plan.rule == f"stop: {Cause.DRAINED.value}":
-            patience = f"what is left in {self._policy.grace_s:g} s is killed"
+            patience = f"what is left in {self._policy.grace_for(Cause.DRAINED):g} s is killed"
             self._screen.line("", f"{patience}; Ctrl-C again, or watchdog stop --now, ends it at once without saving")
         self._publish(seen, plan)
+        self._notifier.look(self._state, self._history, self._host.findings)
         return self._state.phase is not before.phase
 
     # --- writing down ---------------------------------------------------------------------------------------
@@ -262,6 +291,8 @@ class Supervisor:
     def _record(self, records: Sequence[Record], *, quiet: bool = False) -> None:
         events = self._job.ledger.record_all([(r.kind, r.sentence, r.data) for r in records])
         self._history = fold(events, self._history)
+        for event in events:
+            self._account.add(event)
         for record in records:
             if not quiet and record.kind not in _QUIET_KINDS:
                 self._screen.line(label_of(record.kind, record.data, self._history), record.sentence)
@@ -286,7 +317,8 @@ class Supervisor:
     def _gather(self, now_s: float, *, gap: bool) -> Seen:
         self._take_results()
         trouble, self._trouble = self._trouble, None
-        self._gates = self._host.gates(lock_intact=self._job.lock.intact)
+        self._room.look()
+        self._gates = self._host.gates(lock_intact=self._job.lock.intact, tried=self._room.words)
         if not self._said_host and not self._host.unread("memory", "driver"):
             self._said_host = True
             self._screen.line("host", host_line(self._host.facts))
@@ -298,6 +330,7 @@ class Supervisor:
             request=self._listener.next(),
             trouble=trouble,
             gates=self._gates,
+            room_made=self._room.over,
         )
         if self._watch is not None:
             seen = self._eyes.look(self._watch, self._state, seen)
@@ -306,10 +339,13 @@ class Supervisor:
 
     def _judge(self, seen: Seen) -> None:
         """What the checks make of the host and of the run; an episode is told when it begins and when it is over."""
+        self._learner.look(self._state, seen, self._history)
+        self._policy = self._learner.taught(self._policy, self._history)
         run = self._progress.look(self._watch, seen, self._policy, self._state.run)
         root = self._watch.shim_id if self._watch is not None and seen.shim is Shim.ALIVE else None
         if self._host.judge(run, root):
             self._episodes.look(self._host.findings, seen.now_s)
+        self._milestones.look(self._state.run, self._progress.newest, seen.now_s)
         self._remember_gpus(seen.now_s)
 
     def _remember_gpus(self, now_s: float) -> None:
@@ -374,6 +410,8 @@ class Supervisor:
                 self._order_choice()
             case Launch():
                 self._launch(action, seen)
+            case MakeRoom():
+                self._room.begin(self._host.memory_need_bytes)
             case Terminate():
                 assert self._watch is not None
                 if not self._signaller.terminate(self._watch, action, self._clock.monotonic()):
@@ -413,6 +451,7 @@ class Supervisor:
         self._watch, self._state = launched
         self._watch.orphans_come_to_us = self._orphans_come_to_us
         self._choice = None
+        self._room.forget()
         self._signaller.forget()
         self._pace.reset()
 
@@ -424,6 +463,16 @@ class Supervisor:
             self._eyes.forget()
 
     # --- showing --------------------------------------------------------------------------------------------
+    def _ettr(self) -> Ettr | None:
+        newest, progress = self._history.newest, self._progress.newest
+        now_s = self._account.later_s(self._clock.wall(), self._clock.monotonic(), self._job.host.boot_id)
+        return ettr(
+            self._account,
+            now_s=now_s,
+            newest_step=None if newest is None else newest.step,
+            step_s=None if progress is None else progress.typical_step_s,
+        )
+
     def _publish(self, seen: Seen, plan: Plan) -> None:
         view = make_view(
             self._settings,
@@ -438,6 +487,7 @@ class Supervisor:
             host=self._host,
             progress=self._progress.newest,
             metrics_url=self._metrics_url,
+            ettr=self._ettr(),
         )
         with self._view_lock:
             self._view = view
@@ -456,9 +506,18 @@ class Supervisor:
         self._screen.live(live_line(view), seen.now_s)
         self._host.tend(self._watch, self._job.ledger)
 
+    def _late_from_s(self, seen: Seen) -> float:
+        run = self._state.run
+        if run is None:
+            return float("inf")
+        since_s, deadline_s = beat_deadline(run, value_of(seen.beat), self._policy)
+        return since_s + deadline_s
+
     def _patience_s(self) -> float:
         """How long until the next look, if nothing happens before."""
         period_s = self._policy.period_s
+        if self._eyes.hearing_its_end:
+            return min(period_s, 0.02)
         match self._state.phase:
             case Phase.WEIGHING:
                 return min(period_s, 0.02)
@@ -471,6 +530,11 @@ class Supervisor:
                 run = self._state.run
                 waiting = run is not None and run.level == 2 and not run.acknowledged
                 starting = self._watch is not None and self._watch.start is None
+                left_s = self._due_s - self._clock.monotonic()
+                if left_s > 0:  # awake when it is late, not up to a period after
+                    period_s = min(period_s, left_s + 0.005)
+                elif run is not None and run.stale_looks:
+                    period_s = min(period_s, 0.1)
                 return min(period_s, 0.05 if waiting or starting else period_s)
             case Phase.BACKOFF:
                 return max(0.0, min(period_s, self._state.retry_at_s - self._clock.monotonic()))

@@ -22,7 +22,7 @@ OURS = ("watchdog", "trainer", "bench")
 # `settings` means settings_shape.py and its like, too: a subject that needs several files keeps its name in front.
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("command line", frozenset({"cli"})),
-    ("commands", frozenset({"running", "asking", "showing", "diagnosing", "jobseen", "measuring"})),
+    ("commands", frozenset({"running", "asking", "showing", "diagnosing", "jobseen", "measuring", "reclaiming"})),
     (
         "loop",
         frozenset(
@@ -36,10 +36,15 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "places",
                 "ledgerview",
                 "looking",
+                "concluding",
+                "makingroom",
                 "signalling",
                 "listening",
                 "progressing",
                 "episodes",
+                "notifier",
+                "milestones",
+                "learning",
                 "runfacts",
                 "relay",
                 "drills",
@@ -90,7 +95,7 @@ THIRD_PARTY: dict[str, tuple[str, frozenset[str]]] = {
         frozenset(
             {
                 *("settings", "control", "ledger", "core", "checks", "classify", "collectors", "lookout", "diagnose"),
-                *("hostwatch", "measuring", "remembered", "render", "runfacts"),
+                *("hostwatch", "makingroom", "measuring", "remembered", "render", "runfacts"),
             }
         ),
     ),

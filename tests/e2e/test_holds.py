@@ -78,7 +78,7 @@ def test_a_fresh_start_where_a_resume_was_due(counter_bed: Callable[..., Bed]) -
     bed.harm(run.trainer)
     assert bed.ended(supervisor) == 3, bed.tell()
     causes = [event["data"]["cause"] for event in bed.kinds("run_ended")]
-    assert causes == ["signalled", "fresh_start"], bed.tell()
+    assert causes == ["killed", "fresh_start"], bed.tell()
     assert bed.kinds("run_refused")
     assert "began anew where step" in bed.screen
     mend(bed, "--forget-resume")

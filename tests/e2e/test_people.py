@@ -144,7 +144,7 @@ def test_metrics_while_it_trains(counter_bed: Callable[..., Bed]) -> None:
     seen = wait_for(lambda: (lambda p: p if any("cause" in k and v for k, v in p.items()) else None)(page()), "a cause")
     named = {name: value for name, value in seen.items() if name.startswith("watchdog_")}
     assert any("step" in name and value >= 8 for name, value in named.items()), sorted(named)
-    assert any('cause="signalled"' in name and value == 1 for name, value in named.items()), sorted(named)
+    assert any('cause="killed"' in name and value == 1 for name, value in named.items()), sorted(named)
     assert any('state="running"' in name and value == 1 for name, value in named.items()), sorted(named)
     assert bed.call("stop", "--now").returncode == 0
     bed.ended(supervisor)

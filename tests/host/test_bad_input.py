@@ -29,9 +29,10 @@ from tests.host.bed import (
 )
 from watchdog import contract
 from watchdog.checkpoints.verifier import Found, Knowledge, Verifier
+from watchdog.classify.ends import Evidence, last_error
 from watchdog.collectors.beats import see_beat
 from watchdog.collectors.processes import this_host
-from watchdog.collectors.run import last_words
+from watchdog.collectors.run import read_last_words
 from watchdog.core.choice import Known as KnownCheckpoint
 from watchdog.core.facts import Absent, Known, Unknown
 from watchdog.core.history import fold
@@ -473,7 +474,9 @@ def test_a_broken_failure_record(content: bytes, tmp_path: Path) -> None:
     run = RunFolder(path=tmp_path)
     run.failure.write_bytes(content)
     run.log.write_bytes(b"step 1\nout of luck \xff\n\n")
-    assert last_words(run) == "out of luck \ufffd"
+    said = read_last_words(run)
+    assert said.failure is None
+    assert last_error(Evidence(record=None, log=said.log)) == "out of luck \ufffd"
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------

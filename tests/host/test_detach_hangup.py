@@ -203,7 +203,7 @@ def go_on_unread(bed: HostBed, supervisor: subprocess.Popen[bytes]) -> None:
     run = bed.run_at_step(5)
     bed.harm(run.trainer)
     end = bed.wait_event("run_ended", timeout_s=20)
-    assert end["data"]["cause"] == "signalled"
+    assert end["data"]["cause"] == "killed"
     bed.run_at_step(6, after=run.number)
     assert bed.status()["run"]["number"] == 2
     assert bed.ended(supervisor, timeout_s=30) == 0, bed.tell()

@@ -342,7 +342,7 @@ def test_died_while_nobody_watched_and_is_weighed_once(tmp_path: Path) -> None:
         flag.touch()
         assert bed.ended(bed.start()) == 0, bed.tell()
         ends = [event["data"] for event in bed.kinds("run_ended")]
-        assert [end["cause"] for end in ends] == ["signalled", "finished"], bed.tell()
+        assert [end["cause"] for end in ends] == ["killed", "finished"], bed.tell()
         assert "SIGKILL" in ends[0]["words"]
         assert len(bed.kinds("run_weighed")) == 2
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.host.shimmed import Shimmed, Shims, run_record, until
+from watchdog.classify.ends import Evidence, last_error
 from watchdog.collectors.processes import is_alive
-from watchdog.collectors.run import RunWatch, last_words, read_exit, read_start
+from watchdog.collectors.run import LastWords, RunWatch, read_exit, read_last_words, read_start
 from watchdog.contract import ContractError
 from watchdog.core.seen import Shim
 from watchdog.folders import RunFolder
@@ -263,7 +264,7 @@ def test_a_broken_record_is_no_record_and_no_crash(tmp_path: Path, content: byte
     with pytest.raises(ContractError):
         read_start(folder)
     assert read_exit(folder) is None
-    assert last_words(folder) is None
+    assert read_last_words(folder) == LastWords()
     watch = RunWatch(run_record(tmp_path))
     assert watch.shim() is Shim.STARTING
     assert watch.members() == ()
@@ -297,9 +298,9 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from tests.host.shimmed import run_record
-from watchdog.collectors.run import RunWatch, last_words
+from watchdog.collectors.run import RunWatch, read_last_words
 watch = RunWatch(run_record(Path(sys.argv[1])))
-print(watch.shim().value, watch.exit_record(), last_words(watch.folder))
+print(watch.shim().value, watch.exit_record(), read_last_words(watch.folder))
 """
     try:
         done = subprocess.run(
@@ -307,7 +308,12 @@ print(watch.shim().value, watch.exit_record(), last_words(watch.folder))
         )
     except subprocess.TimeoutExpired:
         pytest.fail("looking at the run hangs")
-    assert done.stdout == "starting None None\n", done.stderr
+    assert done.stdout == "starting None LastWords(failure=None, log='')\n", done.stderr
+
+
+def last_words(folder: RunFolder) -> str | None:
+    said = read_last_words(folder)
+    return last_error(Evidence(record=None, failure=said.failure, log=said.log))
 
 
 def test_the_last_words_are_the_failure_record_or_the_log(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def _fields(event: object) -> dict[str, object]:
     return {name: getattr(event, name) for name in ("seq", "wall_s", "kind", "sentence", "data")}
 
 
+def test_the_clock_that_nobody_sets_is_kept_with_it_and_what_is_none_is_none(path: Path, ledger: Ledger) -> None:
+    event = ledger.record("a", "")
+    assert event.monotonic_s is not None
+    [read] = read_events(path)[0]
+    assert (read.monotonic_s, read.boot_id) == (event.monotonic_s, "boot")
+    for value in ('"x"', "null", "NaN", "Infinity", "[]"):
+        line = f'{{"seq":1,"wall_s":1,"event":"a","sentence":"","monotonic_s":{value}}}'
+        read_back = parse_line(line.encode())
+        assert read_back is not None
+        assert (read_back.monotonic_s, read_back.boot_id) == (None, None)
+
+
 def test_a_batch_is_in_one_piece_and_in_order(path: Path, ledger: Ledger) -> None:
     ledger.record("a", "")
     events = ledger.record_all([("b", "", {}), ("c", "", {"x": 1})])

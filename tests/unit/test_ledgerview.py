@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.core.ledgers import HandLedger
 from watchdog.core.history import Event, History, fold
 from watchdog.core.view import StatusView
 from watchdog.ledgerview import view_of_ledger
@@ -65,3 +66,16 @@ def test_the_rest(tmp_path: Path) -> None:
     assert view(LAUNCH, END, LEAVE, WEIGH).sentence == "says supervisor_leaving"
     assert view(LAUNCH, END, WEIGH, ("finding", {})).sentence == "says run_weighed"  # of the host, not of the job
     assert shown.supervisor_pid is None
+
+
+def test_the_time_that_was_lost_is_told_with_the_events_and_grows_while_a_person_is_awaited() -> None:
+    settings = load(environ={}, home=Path("/home/none"), cwd=Path("/home/none"), command=["true"], job="x")
+    hand = HandLedger(wall_s=100.0).launch(1).at(10).steps(1, 1, 10.0).verified(1, 8)
+    hand.write("step_time", run_id="1-a", step_s=0.5).at(20).ended(1, died=20.0).write("hold", reason="r").weighed(1)
+    shown = view_of_ledger(settings, folders_of(settings), fold(hand.events), hand.events)
+    assert shown.lost_s["start"] == 10.0
+    assert shown.lost_s["hold"] > 1e9  # since 1970
+    assert shown.ettr_ratio is not None
+    assert 0 < shown.ettr_ratio < 1e-6
+    assert shown.incident == 1
+    assert view_of_ledger(settings, folders_of(settings), fold(hand.events)).lost_s == {}

@@ -104,7 +104,7 @@ def test_the_end_of_a_leader_and_of_the_run(seeing: Eyes) -> None:
     seen = seeing.look()
     assert (seen.shim, seen.leader_alive, seen.members) == (Shim.ENDED, False, ())
     assert seen.end is not None
-    assert (seen.end.cause, seen.end.permanent) == (Cause.SIGNALLED, False)
+    assert (seen.end.cause, seen.end.permanent) == (Cause.KILLED, False)
 
 
 def test_a_shim_that_was_killed(seeing: Eyes) -> None:

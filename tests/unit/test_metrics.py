@@ -136,6 +136,16 @@ def test_every_cause_is_counted_from_the_start(server: Server, metrics: Metrics)
     assert counts == {cause.value: 2.0 if cause is Cause.SIGNALLED else 0.0 for cause in Cause}
 
 
+def test_ettr_and_what_was_lost(server: Server, metrics: Metrics) -> None:
+    metrics.publish(dataclasses.replace(VIEW, ettr_ratio=0.94, lost_s={"load": 12.5, "replay": 0.0}))
+    text = scrape(server)
+    assert "watchdog_ettr_ratio 0.94" in text
+    assert 'watchdog_lost_seconds_total{kind="load"} 12.5' in text
+    assert 'watchdog_lost_seconds_total{kind="replay"} 0.0' in text
+    metrics.publish(VIEW)
+    assert "watchdog_ettr_ratio" not in scrape(server)
+
+
 def test_what_is_not_known_has_no_series(server: Server, metrics: Metrics) -> None:
     metrics.publish(dataclasses.replace(VIEW, run=None, checkpoint_step=None, memory_available_bytes=None))
     names = {name for name, _ in parse(scrape(server))}

@@ -15,7 +15,7 @@ from watchdog import contract
 from watchdog.control import ControlServer
 from watchdog.core.fact import Absent, Known
 from watchdog.remembered import Remembered, remember
-from watchdog.runfacts import _run_of, of_run
+from watchdog.runfacts import _deadline_s, _run_of, of_run
 from watchdog.settings import load
 
 RUN_ID = "7-abc"
@@ -41,6 +41,14 @@ def test_what_a_run_asked_for_is_known_by_its_supervisor(tmp_path: Path, told: R
     assert isinstance(fact, Known)
     assert fact.value.deadline_s == math.inf
     assert fact.value.age_s == pytest.approx(35.0, abs=2.0)
+
+
+def test_what_was_learned_is_known_by_its_supervisor_and_else_the_settings_speak(tmp_path: Path) -> None:
+    settings = load(environ={}, home=tmp_path, cwd=tmp_path)
+    learned = Known(beat(run_id=RUN_ID, phase="train", deadline_s=30.0), 1.0)
+    assert _deadline_s(settings, learned, "train") == 30.0
+    assert _deadline_s(settings, learned, "save") == settings.deadlines.save_s
+    assert _deadline_s(settings, None, "train") == settings.deadlines.train_s
 
 
 def test_another_runs_beat_is_not_this_ones(tmp_path: Path, told: Remembered) -> None:

@@ -619,3 +619,27 @@ def test_defaults_cost_no_import_that_status_does_not_need(desk: Path) -> None:
     loaded = set(answer.stdout.split())
     assert "msgspec" in loaded
     assert not loaded & {"tomllib", "difflib", "watchdog.masking", "watchdog.settings_template", "torch", "pydantic"}
+
+
+def test_learning_of_deadlines_is_switched_and_bounded(load: Load) -> None:
+    usual = load().deadlines
+    assert (usual.learn, usual.factor, usual.floor_s, usual.stated) == (True, 3.0, 30.0, frozenset())
+    chosen = load('[deadlines]\nlearn = false\nfactor = 2\nfloor = "5s"\ntrain = "2m"\ncompile = "1h"').deadlines
+    assert (chosen.learn, chosen.factor, chosen.floor_s) == (False, 2.0, 5.0)
+    assert chosen.stated == {"compile"}  # two minutes are the default, which says nothing
+    assert load(environ={"GPUHOST_WATCHDOG_DEADLINES__LEARN": "false"}).deadlines.learn is False
+
+
+@pytest.mark.parametrize(
+    ("written", "allowed"),
+    [
+        ('learn = "perhaps"', "true or false"),
+        ("learn = 1", "true or false"),
+        ("factor = 1.4", "a number from 1.5 to 100"),
+        ("factor = nan", "a number from 1.5 to 100"),
+        ('floor = "0.5s"', "a duration from 1s to 7d"),
+    ],
+)
+def test_what_learning_cannot_be(load: Load, written: str, allowed: str) -> None:
+    with pytest.raises(SettingsError, match=rf"\[deadlines\] {written.split()[0]} = .*must be {allowed}"):
+        load(f"[deadlines]\n{written}")

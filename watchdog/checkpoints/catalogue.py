@@ -110,6 +110,8 @@ def verify(candidate: Candidate) -> Checkpoint:
                 raise CheckpointError(f"{file.name} is missing") from None
             raise
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise  # says nothing of the checkpoint: an older one is no way out of it
             kind = CheckpointError if error.errno == errno.ELOOP else UnreadableError
             raise kind(f"{file.name} cannot be read: {error.strerror}") from error
         if problem is not None:

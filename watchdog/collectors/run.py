@@ -17,6 +17,7 @@ from pathlib import Path
 
 from watchdog import contract
 from watchdog.classify.ends import End, ExitRecord
+from watchdog.classify.log_tail import Failure, failure_of_record, make_link
 from watchdog.collectors.outputlog import tail
 from watchdog.collectors.processes import all_traces, is_alive, process_table, tracer_of
 from watchdog.core.identity import Orphans, Process, ProcessId, descendants, orphans_of
@@ -26,7 +27,8 @@ from watchdog.folders import RunFolder
 
 SHIM_COULD_NOT_START = 111  # as in shim.py, which nothing imports
 SHIM_COULD_NOT_RECORD = 112
-_ERROR_LIMIT = 400
+_LOG_END_BYTES = 64 * 1024
+_LINKS = 20  # of a chain of exceptions
 _MEMBERS_LIMIT_BYTES = 4 * 1024 * 1024
 
 
@@ -62,6 +64,7 @@ def _end(record: object) -> End | None:
         code=None if record["code"] is None else int(record["code"]),
         signal=None if record["signal"] is None else int(record["signal"]),
         wall_s=float(record["wall_s"]),
+        monotonic_s=None if record.get("monotonic_s") is None else float(record["monotonic_s"]),
     )
 
 
@@ -81,15 +84,32 @@ def read_exit(run: RunFolder) -> ExitRecord | None:
         return None
 
 
-def last_words(run: RunFolder) -> str | None:
-    """The trainer's last error: from its failure record, else the last line of its log that says something."""
-    with contextlib.suppress(OSError, contract.ContractError, KeyError, TypeError, IndexError):
-        first = contract.read_json(run.failure, "failure record")["chain"][0]
-        return contract.printable(f"{first['class']}: {first['message']}"[:_ERROR_LIMIT])
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LastWords:
+    """What a run left of its end: its failure record, where it is one, and the end of its output."""
+
+    failure: Failure | None = None
+    log: str = ""
+
+
+def read_last_words(run: RunFolder) -> LastWords:
+    """As far as it can be read: a record that is none and a log that is gone say nothing. May hang with the disk."""
+    log = ""
     with contextlib.suppress(OSError):
-        lines = [line.strip() for line in tail(run.log).splitlines() if line.strip()]
-        if lines:
-            return lines[-1][:_ERROR_LIMIT]
+        log = tail(run.log, _LOG_END_BYTES)
+    return LastWords(failure=_failure(run), log=log)
+
+
+def _failure(run: RunFolder) -> Failure | None:
+    with contextlib.suppress(OSError, contract.ContractError, KeyError, TypeError, IndexError, AttributeError):
+        record = contract.read_json(run.failure, "failure record")
+        links = []
+        for link in record["chain"][:_LINKS]:
+            number = link.get("errno")
+            number = number if isinstance(number, int) and not isinstance(number, bool) else None
+            links.append(make_link(str(link["class"]), str(link["message"]), number))
+        if links:
+            return failure_of_record(links, str(record.get("traceback") or ""))
     return None
 
 

@@ -1,10 +1,14 @@
-"""Budgets: failures in a row without progress, and how long to wait before the next try. Arithmetic only."""
+"""Budgets: failures in a row without progress, and how long to wait before the next try. Arithmetic only.
+
+There are two ledgers, the trainer's and the host's, each with a budget of its own: a host that was short of memory
+twice has not used up the patience with a trainer that fails for the first time.
+"""
 
 from __future__ import annotations
 
 
 def failures_after(failures: int, *, is_failure: bool, progressed: bool) -> int:
-    """The count after a run. A new verified checkpoint clears it; what was no failure leaves it."""
+    """The count of one ledger after a run. A new verified checkpoint clears it; what it does not spend leaves it."""
     if progressed:
         return 0
     return failures + 1 if is_failure else failures

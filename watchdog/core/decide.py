@@ -19,7 +19,20 @@ from watchdog.core.ending import lost_and_gone, over, postpone, resumed, stoppin
 from watchdog.core.facts import Known
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request, Seen, Shim
-from watchdog.core.state import Choose, Launch, Leave, Plan, Policy, Quarantine, Record, RunState, State, Wish
+from watchdog.core.state import (
+    Choose,
+    Launch,
+    Leave,
+    MakeRoom,
+    Plan,
+    Policy,
+    Quarantine,
+    Record,
+    Room,
+    RunState,
+    State,
+    Wish,
+)
 from watchdog.core.transitions import EXIT_HOLD, EXIT_OK, TRANSITIONS, leave, to, to_hold
 from watchdog.core.watching import beat_deadline, running
 from watchdog.core.weighing import weighing
@@ -75,7 +88,14 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         if policy.target_step is not None and checkpoint is not None and checkpoint.step >= policy.target_step:
             record = Record("finished", f"step {checkpoint.step} of {target} is verified", {"step": checkpoint.step})
             return to(state, Phase.FINISHED, seen), Plan(rule="target reached", records=(record,))
+    if state.room is Room.UNDER_WAY:
+        if not seen.room_made:
+            return state, Plan(rule="making room")  # also with open gates: no cache is dropped under a run
+        # What it was worth shows in facts that are read from now on: the wait begins anew.
+        return dataclasses.replace(state, room=Room.TRIED, since_s=seen.now_s), Plan(rule="room was made")
     closed = [gate for gate in seen.gates if not gate.open]
+    if closed and state.room is Room.UNTRIED and all(gate.short for gate in closed):
+        return dataclasses.replace(state, room=Room.UNDER_WAY), Plan(rule="make room", actions=(MakeRoom(),))
     if closed or not seen.gates:
         words = "; ".join(gate.words for gate in closed) or "the gates have not been looked at"
         if seen.now_s - state.since_s >= policy.gate_wait_s:
@@ -88,7 +108,7 @@ def launched(state: State, run: RunState, now_s: float) -> State:
     """The state after the executor has launched what `_gating` planned."""
     assert state.phase is Phase.GATING
     assert state.run is None
-    return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, run=run)
+    return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, room=Room.UNTRIED, run=run)
 
 
 def _backoff(state: State, seen: Seen) -> tuple[State, Plan]:
@@ -105,13 +125,15 @@ def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if cleared is not None and seen.request is Request.RELAUNCH and lost_and_gone(cleared, seen):
         # Only suspects were left, and a person who has looked at them asks to go on.
         lifted = Record("lifted", "a person says that nothing of the run is left, and lifts the hold")
-        state, plan = over(dataclasses.replace(state, hold=None, failures=0), seen, None)
+        free = dataclasses.replace(state, hold=None, failures=0, host_failures=0, fault=None)
+        state, plan = over(free, seen, None)
         return state, dataclasses.replace(plan, records=(lifted, *plan.records))
     if run is not None and (seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(run, seen)):
         after, plan = over(state, seen, seen.beat.value if isinstance(seen.beat, Known) else None)
         assert after.ended is not None
         cause = after.ended.cause.value
         data = {"run_id": after.ended.run_id, "cause": cause, "failures": state.failures}
+        data |= {"host_failures": state.host_failures, "fault": state.fault}
         weighed = Record("run_weighed", "it ended at last; the hold stays", data)
         after = dataclasses.replace(after, ended=None, phase=Phase.HOLD)
         return after, dataclasses.replace(plan, records=(*plan.records, weighed))
@@ -119,6 +141,8 @@ def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return to(state, Phase.LEFT, seen), Plan(rule="leave on hold", actions=(Leave(EXIT_HOLD),))
     if seen.request is Request.RELAUNCH and state.run is None:
         record = Record("lifted", "the hold is lifted by a person")
-        state = dataclasses.replace(to(state, Phase.GATING, seen), hold=None, failures=0, ended=None)
+        state = dataclasses.replace(
+            to(state, Phase.GATING, seen), hold=None, failures=0, host_failures=0, fault=None, ended=None
+        )
         return state, Plan(rule="lifted", records=(record,), actions=(Choose(),))
     return state, Plan(rule="hold")

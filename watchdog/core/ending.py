@@ -43,7 +43,7 @@ def to_stop(
 ) -> tuple[State, Plan]:
     run = state.run
     assert run is not None
-    kill_from = seen.now_s if kill_now else seen.now_s + policy.grace_s
+    kill_from = seen.now_s if kill_now else seen.now_s + policy.grace_for(cause)
     if rest and run.beat_seen:
         kill_from = seen.now_s + policy.remnant_s  # the one that could save is gone
     stop = Stop(
@@ -69,6 +69,8 @@ def to_stop(
                 "reason": reason,
                 "kill_now": kill_now,
                 "hold_after": stop.hold_after,
+                "beat_s": None if beat is None else beat.beat.monotonic_s,
+                "died_wall_s": None if seen.end is None else seen.end.died_wall_s,
                 "members": [[process.id.pid, process.command, process.state] for process in seen.members[:50]],
             },
         )
@@ -103,8 +105,8 @@ def postpone(run: RunState, seen: Seen, policy: Policy) -> RunState:
     """After a gap of ours a stop under way gets its waits anew, too: the run was frozen as we were."""
     if run.stop is None:
         return run
-    killing = seen.now_s >= run.stop.kill_from_s
-    kill_from = run.stop.kill_from_s if killing else max(run.stop.kill_from_s, seen.now_s + policy.grace_s)
+    killing, grace_s = seen.now_s >= run.stop.kill_from_s, policy.grace_for(run.stop.cause)
+    kill_from = run.stop.kill_from_s if killing else max(run.stop.kill_from_s, seen.now_s + grace_s)
     give_up = max(kill_from, seen.now_s) + policy.kill_wait_s
     return dataclasses.replace(run, stop=dataclasses.replace(run.stop, kill_from_s=kill_from, give_up_s=give_up))
 
@@ -123,7 +125,7 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if seen.request in (Request.DRAIN, Request.STOP):
         state = wishing(state)
     if seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(run, seen):
-        return over(state, seen, beat)
+        return (state, Plan(rule="hearing its end")) if seen.end_awaited else over(state, seen, beat)
     wrong = wrong_restore(run, seen, beat)
     if wrong is not None and stop.cause not in REFUSED:
         return to_stop(state, seen, policy, *wrong, kill_now=True)
@@ -250,13 +252,15 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         permanent=end.permanent,
         hold_after=hold_after,
         error=end.error,
+        confidence=end.confidence if cause is end.cause else "certain",
+        fault=end.fault,
     )
     at = f" at step {step}" if step is not None else ""
     proof = "shim ended" if seen.shim is not Shim.LOST else "nothing carries its marks, its lock is free"
     record = Record(
         "run_ended",
         f"run {run.number} {words}{at}; {proof}: nothing of it lives",
-        dataclasses.asdict(ended) | {"cause": cause.value},
+        dataclasses.asdict(ended) | {"cause": cause.value, "died_wall_s": end.died_wall_s},
     )
     state = dataclasses.replace(to(state, Phase.WEIGHING, seen), run=None, ended=ended)
     records = (refusal(run), record) if (unproven or wrong is not None) and not told else (record,)

@@ -7,16 +7,17 @@ from watchdog.core.figures import gib
 from watchdog.core.seen import Gate
 
 
-def memory_gate(memory: Fact[Memory], need_bytes: int) -> Gate:
-    """Host memory for the job's stated need."""
+def memory_gate(memory: Fact[Memory], need_bytes: int, *, tried: str = "", wsl: bool = False) -> Gate:
+    """Host memory for the job's stated need. `tried`: what came of making room, for a gate that stays closed."""
     match memory:
         case Known(value):
             available = value.available_bytes
             sign = "≥" if available >= need_bytes else "<"
             words = f"memory {gib(available)} {sign} {gib(need_bytes)} GiB"
             if available < need_bytes:
-                words += " (free host memory, or lower [memory] need)"
-            return Gate(name="memory", open=available >= need_bytes, words=words)
+                raise_it = "raise memory= in .wslconfig and then, in Windows, wsl --shutdown, " if wsl else ""
+                words += f" (free host memory, {raise_it}or lower [memory] need)" + (f"; {tried}" if tried else "")
+            return Gate(name="memory", open=available >= need_bytes, words=words, short=available < need_bytes)
         case Unknown(why) | Absent(why):
             return Gate(name="memory", open=False, words=f"memory cannot be read: {why}")
 

@@ -6,18 +6,43 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from watchdog.core.causes import Cause
 from watchdog.core.choice import Known
+from watchdog.core.deadlines import time_from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One line of the ledger. `sentence` is for people; `data` is what is folded."""
+    """One line of the ledger. `sentence` is for people; `data` is what is folded.
+
+    `monotonic_s` measures what lies between two records of one `boot_id`, however the wall clock was set meanwhile.
+    """
 
     seq: int
     wall_s: float
     kind: str
     sentence: str
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    monotonic_s: float | None = dataclasses.field(default=None, compare=False)
+    boot_id: str | None = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """The newest attempt to tell a person of one event. `outcome` None: it was begun, and nobody recorded its end."""
+
+    episode: str
+    attempt: int
+    outcome: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Ordeal:
+    """The newest failure or hold: its event, its words, and the step that must be passed for all to be as before."""
+
+    seq: int
+    words: str
+    step: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +62,21 @@ class History:
     gpus: frozenset[str] | None = None  # UUIDs of those that runs were seen on; empty: which ones was not told
     stopping: Mapping[str, Any] | None = None  # a stop of the open run that was begun
     unweighed: Mapping[str, Any] | None = None
-    failures: int = 0
+    failures: int = 0  # of the trainer, in a row without progress
+    host_failures: int = 0  # of the host, the same
+    fault: str | None = None  # what failed last, where and at which step, if it was the program's own error
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
     steps_repeated: int = 0
     hold: str | None = None
+    hold_seq: int | None = None  # the event that began it
+    ordeal: Ordeal | None = None
+    blind_seq: int | None = None  # the event with which a blindness began that is not over
+    told: Mapping[str, Told] = dataclasses.field(default_factory=dict)  # by event
+    notifications: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)  # event, outcome: number
+    command: str | None = None  # digest of the newest run's: of another one nothing that was learned is kept
+    phase_times_s: Mapping[str, float] = dataclasses.field(default_factory=dict)  # longest without a beat, by phase
+    # Phases in which a learned deadline ended a run, until one is past it: train with the step, the others with -1.
+    doubted: Mapping[str, int] = dataclasses.field(default_factory=dict)
     left: str | None = None  # why the last supervisor left a job that is not finished, if it said so
     last_error: str | None = None
     finished: Mapping[str, Any] | None = None
@@ -87,7 +123,22 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
     )
 
 
-_OF_THE_HOST = ("finding", "finding_over", "uses_gpu")  # no decision about the job
+# No decision about the job.
+_OF_THE_HOST = frozenset(
+    {
+        "finding",
+        "finding_over",
+        "uses_gpu",
+        "notifying",
+        "notified",
+        "run_steps",
+        "run_caught_up",
+        "step_time",
+        "phase_time",
+        "deadline_doubted",
+    }
+)
+_BLIND = "blind"  # the check of that name
 _NO_FAILURE = ("finished", "drained", "stopped")  # as in causes.py, whose words these are
 
 
@@ -101,7 +152,12 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
     "run_launching": (("number", int, True), ("run_id", str, True), ("baseline_step", int, True)),
     "run_acknowledged": (("run_id", str, True),),
     "run_beats": (("run_id", str, True),),
+    "run_steps": (("run_id", str, True), ("step", int, True)),
+    "run_recovered": (("run_id", str, True), ("step", int, True)),
+    "run_caught_up": (("run_id", str, True), ("step", int, True)),
     "uses_gpu": (("uuids", list, True),),
+    "phase_time": (("run_id", str, True), ("phase", str, True), ("settled", bool, False)),
+    "deadline_doubted": (("run_id", str, True), ("phase", str, True), ("step", int, False)),
     "run_stopping": (
         ("run_id", str, True),
         ("cause", str, True),
@@ -120,11 +176,21 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
         ("permanent", bool, False),
         ("hold_after", bool, False),
         ("error", str, False),
+        ("confidence", str, False),
+        ("fault", str, False),
     ),
-    "run_weighed": (("cause", str, True), ("failures", int, True), ("repeated", int, False)),
+    "run_weighed": (
+        ("cause", str, True),
+        ("failures", int, True),
+        ("host_failures", int, False),
+        ("fault", str, False),
+        ("repeated", int, False),
+    ),
     "run_refused": (("run_id", str, True),),
     "checkpoint_verified": (("step", int, True), ("digest", str, True), ("run_id", str, False)),
     "hold": (("reason", str, True),),
+    "notifying": (("event", str, True), ("episode", str, True), ("attempt", int, True)),
+    "notified": (("event", str, True), ("episode", str, True), ("attempt", int, True), ("outcome", str, True)),
 }
 
 
@@ -141,6 +207,20 @@ def can_fold(event: Event) -> bool:
     return True
 
 
+def _is_failure(cause: str) -> bool:
+    """A word that is no cause (another version's) is one: better told once too often."""
+    try:
+        return Cause(cause).is_failure
+    except ValueError:
+        return True
+
+
+def _ordeal(history: History, event: Event, words: str, step: int | None = None) -> Ordeal:
+    """Of several in a row the furthest step counts: what is trained anew up to there is no progress yet."""
+    before = -1 if history.ordeal is None else history.ordeal.step
+    return Ordeal(seq=event.seq, words=words, step=before if step is None else max(before, step))
+
+
 def _after(history: History, event: Event) -> History:
     data = event.data
     changes: dict[str, Any] = {"last_wall_s": event.wall_s}
@@ -148,6 +228,9 @@ def _after(history: History, event: Event) -> History:
         changes["last_sentence"] = event.sentence
     match event.kind:
         case "run_launching":
+            command = data.get("command_sha256")
+            if command != history.command:
+                changes |= {"command": command, "phase_times_s": {}, "doubted": {}}
             changes |= {
                 "last_number": int(data["number"]),
                 "last_run_id": str(data["run_id"]),
@@ -178,28 +261,62 @@ def _after(history: History, event: Event) -> History:
             changes |= {
                 "unweighed": None,
                 "failures": int(data["failures"]),
+                "host_failures": int(data.get("host_failures") or 0),
+                "fault": data.get("fault"),
                 "steps_repeated": history.steps_repeated + int(data.get("repeated") or 0),
                 "runs_by_cause": {**history.runs_by_cause, cause: history.runs_by_cause.get(cause, 0) + 1},
             }
+            if _is_failure(cause):
+                ended = history.unweighed or {}
+                words = f"run {ended.get('number', '?')} {ended['words']}" if "words" in ended else event.sentence
+                changes["ordeal"] = _ordeal(history, event, words, ended.get("last_step"))
         case "run_refused":
             changes["refused_runs"] = history.refused_runs | {str(data["run_id"])}
         case "hold":
-            changes["hold"] = str(data["reason"])
+            reason = str(data["reason"])
+            changes |= {"hold": reason, "hold_seq": event.seq, "ordeal": _ordeal(history, event, reason)}
+        case "finding" if data.get("check") == _BLIND:
+            changes["blind_seq"] = event.seq if history.blind_seq is None else history.blind_seq
+        case "finding_over" if data.get("check") == _BLIND:
+            changes["blind_seq"] = None
+        case "phase_time":
+            changes |= _timed(history, data)
+        case "deadline_doubted":
+            step = data.get("step")
+            changes["doubted"] = {**history.doubted, str(data["phase"]): -1 if step is None else int(step)}
+        case "notifying" | "notified":
+            told = Told(
+                episode=str(data["episode"]),
+                attempt=int(data["attempt"]),
+                outcome=str(data["outcome"]) if event.kind == "notified" else None,
+            )
+            changes["told"] = {**history.told, str(data["event"]): told}
+            if told.outcome is not None:
+                counts = history.notifications.get(str(data["event"]), {})
+                counts = {**counts, told.outcome: counts.get(told.outcome, 0) + 1}
+                changes["notifications"] = {**history.notifications, str(data["event"]): counts}
         case "supervisor_started":
             changes["left"] = None
         case "supervisor_leaving":
             changes["left"] = event.sentence
         case "lifted":
-            changes |= {"hold": None, "failures": 0, "unweighed": None}
+            changes |= {"hold": None, "hold_seq": None, "failures": 0, "unweighed": None}
+            changes |= {"host_failures": 0, "fault": None}
             changes["cleared"] = str(history.open_run["run_id"]) if history.open_run is not None else None
         case "finished":
             changes["finished"] = data
         case "archived":
             changes |= {
+                "phase_times_s": {},
+                "doubted": {},
                 "launches": 0,
                 "first_launch_wall_s": None,
                 "failures": 0,
+                "host_failures": 0,
+                "fault": None,
                 "hold": None,
+                "hold_seq": None,
+                "ordeal": None,
                 "finished": None,
                 "runs_by_cause": {},
                 "steps_repeated": 0,
@@ -207,3 +324,19 @@ def _after(history: History, event: Event) -> History:
                 "unweighed": None,
             }
     return dataclasses.replace(history, **changes)
+
+
+def _timed(history: History, data: Mapping[str, Any]) -> dict[str, Any]:
+    timed = time_from(data)
+    if timed is None:
+        return {}
+    phase, longest_s = timed
+    changes: dict[str, Any] = {
+        "phase_times_s": {
+            **history.phase_times_s,
+            phase: max(longest_s, history.phase_times_s.get(phase, 0.0)),
+        }
+    }
+    if data.get("settled"):
+        changes["doubted"] = {each: step for each, step in history.doubted.items() if each != phase}
+    return changes

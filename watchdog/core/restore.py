@@ -40,6 +40,8 @@ def ended_from(data: Mapping[str, Any]) -> Ended:
         permanent=bool(data.get("permanent", False)),
         hold_after=bool(data.get("hold_after", False)),
         error=data.get("error"),
+        confidence=data.get("confidence"),
+        fault=data.get("fault"),
     )
 
 
@@ -59,9 +61,10 @@ def run_state(record: RunRecord, now_s: float, *, acknowledged: bool = False) ->
 
 def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
     """A stop that was begun before we died: its waits begin anew. Raises KeyError, ValueError."""
-    kill_from_s = now_s if data.get("kill_now") else now_s + policy.grace_s
+    cause = _cause(data.get("cause"))
+    kill_from_s = now_s if data.get("kill_now") else now_s + policy.grace_for(cause)
     return Stop(
-        cause=_cause(data.get("cause")),
+        cause=cause,
         reason=str(data["reason"]),
         since_s=now_s,
         kill_from_s=kill_from_s,
@@ -78,19 +81,26 @@ def restore(history: History, living: RunRecord | None, now_s: float, policy: Po
         run = run_state(living, now_s, acknowledged=history.acknowledged == living.run_id)
         heard = run.acknowledged or history.beats == living.run_id
         run = dataclasses.replace(run, beat_seen=heard, cleared=history.cleared == living.run_id)
+    state = State(
+        phase=Phase.GATING,
+        since_s=now_s,
+        failures=history.failures,
+        host_failures=history.host_failures,
+        fault=history.fault,
+        run=run,
+    )
     if history.hold is not None:
-        return State(phase=Phase.HOLD, since_s=now_s, hold=history.hold, failures=history.failures, run=run)
+        return dataclasses.replace(state, phase=Phase.HOLD, hold=history.hold)
     if run is not None:
         stopping = history.stopping
         stalled = stopping is not None and stopping.get("cause") == Cause.STALLED.value
         # A stall is judged anew: the run may beat again, and the look before the stop was the dead supervisor's.
         if stopping is not None and stopping.get("run_id") == run.run_id and not stalled:
             run = dataclasses.replace(run, stop=stop_from(stopping, now_s, policy))
-            return State(phase=Phase.STOPPING, since_s=now_s, failures=history.failures, run=run)
-        return State(phase=Phase.RUNNING, since_s=now_s, failures=history.failures, run=run)
+            return dataclasses.replace(state, phase=Phase.STOPPING, run=run)
+        return dataclasses.replace(state, phase=Phase.RUNNING)
     if history.finished is not None:
-        return State(phase=Phase.FINISHED, since_s=now_s, failures=history.failures)
+        return dataclasses.replace(state, phase=Phase.FINISHED)
     if history.unweighed is not None:
-        ended = ended_from(history.unweighed)
-        return State(phase=Phase.WEIGHING, since_s=now_s, failures=history.failures, ended=ended)
-    return State(phase=Phase.GATING, since_s=now_s, failures=history.failures)
+        return dataclasses.replace(state, phase=Phase.WEIGHING, ended=ended_from(history.unweighed))
+    return state

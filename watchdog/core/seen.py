@@ -47,21 +47,38 @@ class BeatSeen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EndSeen:
-    """How the run, or its leader, ended. `permanent`: trying again cannot help."""
+    """How the run, or its leader, ended. `permanent`: trying again cannot help.
+
+    `likely`: what was seen may mean something else as well. `fault`: what failed and where, "TypeError at train.py:12".
+    """
 
     cause: Cause
     words: str
     permanent: bool = False
     error: str | None = None  # the trainer's last words
+    likely: bool = False
+    fault: str | None = None
+    died_wall_s: float | None = None  # when the process that speaks for the run ended
+
+    @property
+    def confidence(self) -> str | None:
+        """In the cause: "certain" or "likely"; None where there is none."""
+        if self.cause is Cause.UNKNOWN:
+            return None
+        return "likely" if self.likely else "certain"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """A condition for launching, with its figures. `words` is a sentence either way."""
+    """A condition for launching, with its figures. `words` is a sentence either way.
+
+    `short`: host memory is known to be below the need, and cache given back might open it.
+    """
 
     name: str
     open: bool
     words: str
+    short: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +97,7 @@ class Seen:
     shim: Shim = Shim.NONE
     leader_alive: bool = False
     end: EndSeen | None = None
+    end_awaited: bool = False  # what tells of the end is still being read; bounded in time by who reads
     members: tuple[Process, ...] = ()  # living, proven ours
     unclear: tuple[Process, ...] = ()  # can be neither proven ours nor excluded; only when the shim is lost
     traced: tuple[int, ...] = ()  # members that a debugger holds
@@ -90,5 +108,6 @@ class Seen:
     choice: Choice | None = None
     choice_error: str | None = None
     gates: tuple[Gate, ...] = ()
+    room_made: bool = False  # the try to make room is over, whatever came of it
     request: Request | None = None
     trouble: Trouble | None = None

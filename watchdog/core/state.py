@@ -21,6 +21,14 @@ class Wish(enum.Enum):
     LEAVE = "leave"  # end the run and leave
 
 
+class Room(enum.Enum):
+    """The one try to make room in host memory that a stay at the gates is worth."""
+
+    UNTRIED = "untried"
+    UNDER_WAY = "under way"
+    TRIED = "tried"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
     """A stop under way. `kill_from_s`: when KILL begins; `give_up_s`: when it is called unkillable."""
@@ -55,6 +63,7 @@ class RunState:
     stale_look_s: float = 0.0
     leader_gone_s: float | None = None
     last_step: int | None = None
+    first_step: int | None = None  # the first that was seen of it in the phase train
     stop: Stop | None = None
 
 
@@ -72,6 +81,8 @@ class Ended:
     permanent: bool = False
     hold_after: bool = False
     error: str | None = None
+    confidence: str | None = None  # in the cause: "certain" or "likely"; None where nothing told of it
+    fault: str | None = None  # what failed and where
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,9 +92,12 @@ class State:
     phase: Phase
     since_s: float
     wish: Wish = Wish.RUN
-    failures: int = 0
+    failures: int = 0  # of the trainer, in a row without progress
+    host_failures: int = 0  # of the host, the same
+    fault: str | None = None  # what failed last, where and at which step, if it was the program's own error
     hold: str | None = None
     retry_at_s: float = 0.0
+    room: Room = Room.UNTRIED  # begins anew with each phase
     run: RunState | None = None
     ended: Ended | None = None
 
@@ -104,6 +118,13 @@ class Policy:
     gate_wait_s: float
     leave_on_hold: bool
     remnant_s: float = 2.0  # how long what the leader left behind may take to end by itself
+    learned_s: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shorter deadlines, see core/deadlines.py
+    learned_grace_s: float = 0.0  # what finishing a step and saving needs, as far as it is known
+
+    def grace_for(self, cause: Cause) -> float:
+        """From TERM to KILL. What was learned is for a run that is asked to leave, not for one that hangs."""
+        asked = cause in (Cause.DRAINED, Cause.STOPPED)
+        return max(self.grace_s, self.learned_grace_s) if asked else self.grace_s
 
 
 # --- actions ------------------------------------------------------------------------------------------------
@@ -117,6 +138,11 @@ class Launch:
     """Start a run from this checkpoint; None = a first start (or a job without checkpoints)."""
 
     checkpoint: Checkpoint | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """Have the kernel give cache back, beside the loop; that it is over comes as `Seen.room_made`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,7 +178,7 @@ class Leave:
     code: int
 
 
-Action = Choose | Launch | Terminate | TerminateRest | Kill | Quarantine | Leave
+Action = Choose | Launch | MakeRoom | Terminate | TerminateRest | Kill | Quarantine | Leave
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import dataclasses
 from watchdog.core.causes import Cause
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Seen
-from watchdog.core.state import Leave, Plan, Policy, Record, State, Wish
+from watchdog.core.state import Leave, Plan, Policy, Record, Room, State, Wish
 
 EXIT_OK, EXIT_HOLD, EXIT_STOPPED = 0, 3, 5  # as in errors.py, which the core must not know
 
@@ -28,7 +28,7 @@ HOLD_AT_ONCE = frozenset({Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED, Cause.TARGE
 
 def to(state: State, phase: Phase, seen: Seen) -> State:
     assert phase in TRANSITIONS[state.phase], (state.phase, phase)
-    return dataclasses.replace(state, phase=phase, since_s=seen.now_s)
+    return dataclasses.replace(state, phase=phase, since_s=seen.now_s, room=Room.UNTRIED)
 
 
 def wishing(state: State) -> State:

@@ -84,12 +84,19 @@ class StatusView:
     supervisor_pid: int | None = None
     run: RunView | None = None
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    failures: int = 0  # in a row, without a new checkpoint
+    failures: int = 0  # in a row, without a new checkpoint: the ledger of the two that is spent further
     failure_limit: int = 3
     restarts: int = 0
     steps_repeated: int = 0
+    notifications: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)  # event, outcome: number
     next_launch_s: float | None = None
     waiting_for: str | None = None  # the gates that are closed, in words
+    ettr_ratio: float | None = None  # None: ettr_why says what is missing
+    ettr_why: str = ""
+    down_s: float | None = None  # of the time since the first launch; None before it
+    lost_s: Mapping[str, float] = dataclasses.field(default_factory=dict)  # by what it was lost to
+    saving_s: float = 0.0  # of checkpoints; the least it can be
+    incident: int | None = None  # the one that is open
     checkpoint_step: int | None = None  # newest verified
     checkpoint_digest: str | None = None
     checkpoint_age_s: float | None = None

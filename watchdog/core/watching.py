@@ -10,6 +10,7 @@ import math
 
 from watchdog.core.acknowledging import acknowledged, wrong_restore
 from watchdog.core.causes import Cause
+from watchdog.core.deadlines import SETTLED_STEPS, doubt, is_past
 from watchdog.core.ending import over, to_stop
 from watchdog.core.facts import Absent, Known
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
@@ -24,12 +25,13 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     first_beat = beat is not None and beat.promised and not run.beat_seen
     if beat is not None:
         step = run.last_step if beat.beat.step is None else beat.beat.step
-        run = dataclasses.replace(run, beat_seen=run.beat_seen or beat.promised, last_step=step)
+        first = beat.beat.step if run.first_step is None and beat.beat.phase == "train" else run.first_step
+        run = dataclasses.replace(run, beat_seen=run.beat_seen or beat.promised, last_step=step, first_step=first)
         state = dataclasses.replace(state, run=run)
     if seen.request in (Request.DRAIN, Request.STOP):
         state = wishing(state)
     if seen.shim in (Shim.ENDED, Shim.NEVER):
-        return over(state, seen, beat)
+        return (state, Plan(rule="hearing its end")) if seen.end_awaited else over(state, seen, beat)
     if seen.shim is Shim.LOST:
         words = "the shim was killed; what it watched over is ended and proven gone before anything else"
         return to_stop(state, seen, policy, Cause.SHIM_KILLED, words, kill_now=True)
@@ -72,18 +74,30 @@ def _asked(what: str, run: RunState) -> str:
 def beat_deadline(run: RunState, beat: BeatSeen | None, policy: Policy) -> tuple[float, float]:
     """(the moment since which nothing was heard, what that may last) on the monotonic clock.
 
-    What the run asked for counts; infinite where it promised no more beats.
+    What was learned counts, and what the run asked for; infinite where it promised no more beats.
     """
     if beat is None:
         return max(run.launched_s, run.grace_from_s), policy.deadlines_s["start"]
     since = max(beat.beat.monotonic_s, run.grace_from_s)
     if not beat.promised:
         return since, math.inf
-    return since, max(policy.deadlines_s[beat.beat.phase], beat.extended_until_s - since)
+    return since, max(_allowed_s(run, beat, policy), beat.extended_until_s - since)
+
+
+def _allowed_s(run: RunState, beat: BeatSeen, policy: Policy) -> float:
+    phase = beat.beat.phase
+    ceiling_s = policy.deadlines_s[phase]
+    if phase == "train" and not is_past(run, beat.beat.step, SETTLED_STEPS):
+        return ceiling_s
+    return min(ceiling_s, policy.learned_s.get(phase, ceiling_s))
+
+
+# A period may be 10 s, and a stall is to be called within a second of its deadline.
+LOOK_AGAIN_S = 0.5
 
 
 def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> tuple[State, Plan]:
-    """Two stale looks, a period apart, then a stop that looks once more before it acts."""
+    """Two stale looks, a moment apart, then a stop that looks once more before it acts."""
     run = state.run
     assert run is not None
     # A beat file that is gone again (a cleaned folder, `: > beat.json`) makes us blind, it does not make the run late.
@@ -95,12 +109,17 @@ def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> t
     if run.stale_looks == 0:
         run = dataclasses.replace(run, stale_looks=1, stale_look_s=seen.now_s)
         return dataclasses.replace(state, run=run), Plan(rule="stale once")
-    if seen.now_s - run.stale_look_s < policy.period_s:
+    if seen.now_s - run.stale_look_s < min(policy.period_s, LOOK_AGAIN_S):
         return state, Plan(rule="stale once")
     phase = f"phase {beat.beat.phase}" if beat is not None else "no beat at all"
     if seen.traced:
         words = f"silent, but pid {seen.traced[0]} is under a debugger: it is left alone"
         return state, Plan(rule="traced: " + words)
     step = f" at step {beat.beat.step}" if beat is not None and beat.beat.step is not None else ""
-    words = f"no beat for {silent_s:.0f} s, allowed are {deadline:g} s ({phase}{step})"
-    return to_stop(state, seen, policy, Cause.STALLED, words, beat=beat, look_again=True)
+    ceiling_s = math.inf if beat is None else policy.deadlines_s[beat.beat.phase]
+    learned = deadline < ceiling_s < math.inf
+    words = f"no beat for {silent_s:.0f} s, allowed are {deadline:g} s ({'learned, ' if learned else ''}{phase}{step})"
+    state, plan = to_stop(state, seen, policy, Cause.STALLED, words, beat=beat, look_again=True)
+    if learned and beat is not None:
+        plan = dataclasses.replace(plan, records=(*plan.records, doubt(run, beat, ceiling_s)))
+    return state, plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from watchdog.core.budgets import backoff_s, failures_after
-from watchdog.core.causes import Cause
+from watchdog.core.causes import REPEATS_ITSELF, Cause, Spends
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request, Seen
 from watchdog.core.state import Ended, Plan, Policy, Quarantine, Record, State, Wish
@@ -35,17 +35,37 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if cause is Cause.DRAINED and policy.level == 2 and target is not None and step >= target:
         cause = Cause.FINISHED  # it was asked to leave when there was nothing left to do
     progressed = policy.level == 2 and step > ended.baseline_step
-    failures = failures_after(state.failures, is_failure=cause.is_failure, progressed=progressed)
+    of_host = cause.spends is Spends.HOST
+    trainers = failures_after(state.failures, is_failure=cause.spends is Spends.TRAINER, progressed=progressed)
+    hosts = failures_after(state.host_failures, is_failure=of_host, progressed=progressed)
+    failures = hosts if of_host else trainers
     repeated = max(0, ended.last_step - step) if chosen is not None and ended.last_step is not None else 0
     words = f"run {ended.number} counts as {cause.value.replace('_', ' ')}"
     if cause.is_failure:
-        words += f"; {failures} in a row without a new checkpoint, {policy.failure_limit} are the limit"
-    data = {"run_id": ended.run_id, "cause": cause.value, "failures": failures, "repeated": repeated, "step": step}
+        words += (
+            f" ({cause.cure.value}); {failures} in a row of the {cause.spends.value}'s without a new checkpoint, "
+            f"{policy.failure_limit} are the limit"
+        )
+    wait_s = backoff_s(failures, base_s=policy.backoff_s, limit_s=policy.backoff_limit_s) if cause.is_failure else 0.0
+    fault = _fault(cause, ended)
+    data = {
+        "run_id": ended.run_id,
+        "cause": cause.value,
+        "spends": cause.spends.value,
+        "cure": cause.cure.value,
+        "failures": trainers,
+        "host_failures": hosts,
+        "fault": fault,
+        "repeated": repeated,
+        "step": step,
+        "wait_s": wait_s,
+    }
     records = [Record("run_weighed", words, data)]
     actions: list[Quarantine] = []
     if seen.choice is not None and seen.choice.refused:
         actions.append(Quarantine(seen.choice.refused))
-    state = dataclasses.replace(state, failures=failures, ended=None)
+    deterministic = fault is not None and fault == state.fault and not progressed
+    state = dataclasses.replace(state, failures=trainers, host_failures=hosts, fault=fault, ended=None)
 
     def done(next_state: State, plan: Plan) -> tuple[State, Plan]:
         return next_state, dataclasses.replace(
@@ -61,20 +81,32 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return done(to(state, Phase.FINISHED, seen), Plan(rule="finished", records=(record,)))
     if ended.hold_after or cause in HOLD_AT_ONCE:
         return done(*to_hold(state, seen, policy, _hold_words(cause, ended)))
+    if deterministic:
+        return done(*to_hold(state, seen, policy, f"twice the same: {fault}; {ended.words}; mend it first"))
     if state.wish is Wish.LEAVE:
         return done(*leave(state, seen, _left_with(policy, step)))
     if cause.is_failure and failures >= policy.failure_limit:
         return done(
             *to_hold(
-                state, seen, policy, f"{failures} runs in a row ended without a new checkpoint; the last: {ended.words}"
+                state,
+                seen,
+                policy,
+                f"{failures} runs in a row ended without a new checkpoint, by a fault of the {cause.spends.value}; "
+                f"the last: {ended.words}",
             )
         )
-    wait_s = backoff_s(failures, base_s=policy.backoff_s, limit_s=policy.backoff_limit_s) if cause.is_failure else 0.0
     if wait_s > 0:
         state = dataclasses.replace(to(state, Phase.BACKOFF, seen), retry_at_s=seen.now_s + wait_s)
         return done(state, Plan(rule="backoff"))
     # What was just verified is launched from: nothing of the job lives that could have changed it.
     return done(to(state, Phase.GATING, seen), Plan(rule="try again at once"))
+
+
+def _fault(cause: Cause, ended: Ended) -> str | None:
+    """What must not be seen twice in a row: the same error, at the same place in the code, at the same step."""
+    if cause not in REPEATS_ITSELF or ended.fault is None:
+        return None
+    return ended.fault if ended.last_step is None else f"{ended.fault}, step {ended.last_step}"
 
 
 def _left_with(policy: Policy, step: int) -> str:

@@ -338,6 +338,24 @@ def test_a_file_that_cannot_be_read_at_all_refuses_its_checkpoint_only(
     assert "Input/output error" in choice.refused[0].why
 
 
+def test_memory_that_is_short_is_no_reason_to_take_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing of the checkpoint, and the older one could not be read either: no choice at all."""
+    write(tmp_path, 10)
+    write(tmp_path, 20)
+    real = os.read
+
+    def failing(fd: int, size: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("step-20-model.pt"):
+            raise OSError(12, "Cannot allocate memory")
+        return real(fd, size)
+
+    monkeypatch.setattr(os, "read", failing)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        pick(tmp_path)
+
+
 # --- first start ---------------------------------------------------------------------------------------------
 def test_only_where_nobody_ever_knew_a_checkpoint_is_a_first_start(tmp_path: Path) -> None:
     assert pick(tmp_path / "not there yet").first_start

@@ -11,6 +11,7 @@ from tests.unit.core.world import (
     BEATER,
     CLOSED,
     OPEN,
+    SHORT,
     TARGET,
     acknowledgement,
     chosen,
@@ -28,15 +29,17 @@ from watchdog.core.decide import TRANSITIONS, beat_deadline, decide, launched, r
 from watchdog.core.facts import Absent, Known, Unknown
 from watchdog.core.phase import Phase
 from watchdog.core.runrecord import Expectation
-from watchdog.core.seen import EndSeen, Request, Seen, Shim, Trouble
+from watchdog.core.seen import EndSeen, Gate, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
     Choose,
     Ended,
     Kill,
     Launch,
     Leave,
+    MakeRoom,
     Policy,
     Quarantine,
+    Room,
     State,
     Stop,
     Terminate,
@@ -122,6 +125,42 @@ def test_a_closed_gate_or_none_at_all_launches_nothing(gates: tuple) -> None:
     state, plan = decide(GATING, Seen(now_s=300.0, gates=gates, choice=chosen(10)), POLICY)
     assert state.phase is Phase.HOLD
     assert plan.actions == ()
+
+
+def test_short_memory_is_worth_one_try_and_then_the_wait_begins_anew() -> None:
+    seen = Seen(now_s=1.0, gates=SHORT, choice=chosen(10))
+    state, plan = decide(GATING, seen, POLICY)
+    assert (state.room, plan.actions) == (Room.UNDER_WAY, (MakeRoom(),))
+    state, plan = decide(state, dataclasses.replace(seen, now_s=400.0), POLICY)
+    assert (state.phase, plan.actions) == (Phase.GATING, ()), "it is bounded by itself"
+    state, plan = decide(state, dataclasses.replace(seen, now_s=401.0, room_made=True), POLICY)
+    assert (state.room, state.since_s, plan.actions) == (Room.TRIED, 401.0, ())
+    again, plan = decide(state, dataclasses.replace(seen, now_s=402.0, room_made=True), POLICY)
+    assert (again, plan.rule) == (state, "gate closed"), "once per stay at the gates"
+    held, _ = decide(state, dataclasses.replace(seen, now_s=701.0, room_made=True), POLICY)
+    assert held.phase is Phase.HOLD
+    waits = make_policy(leave_on_hold=False)
+    lifted, _ = decide(held, dataclasses.replace(seen, now_s=702.0, request=Request.RELAUNCH), waits)
+    assert (lifted.phase, lifted.room) == (Phase.GATING, Room.UNTRIED)
+
+
+def test_no_cache_is_dropped_under_a_run() -> None:
+    state = dataclasses.replace(GATING, room=Room.UNDER_WAY)
+    seen = Seen(now_s=1.0, gates=OPEN, choice=chosen(10))
+    after, plan = decide(state, seen, POLICY)
+    assert (after, plan.actions) == (state, ())
+    after, plan = decide(state, dataclasses.replace(seen, room_made=True), POLICY)
+    assert plan.actions == ()
+    _, plan = decide(after, dataclasses.replace(seen, room_made=True), POLICY)
+    assert isinstance(plan.actions[0], Launch)
+    _, plan = decide(state, dataclasses.replace(seen, request=Request.DRAIN), POLICY)
+    assert plan.actions == (Leave(5),), "whoever asks to leave does not wait for it"
+
+
+def test_no_cache_is_dropped_where_another_gate_is_closed_as_well() -> None:
+    disk = Gate(name="disk", open=False, words="disk 0 < 1 GiB")
+    state, plan = decide(GATING, Seen(now_s=1.0, gates=(*SHORT, disk), choice=chosen(10)), POLICY)
+    assert (state, plan.actions) == (GATING, ())
 
 
 def test_a_gap_restarts_the_patience_with_a_closed_gate() -> None:
@@ -226,14 +265,15 @@ def test_ends_that_would_only_repeat_themselves_hold_at_once(cause: Cause) -> No
 
 
 # --- stalls -------------------------------------------------------------------------------------------------
-def test_a_stall_needs_two_looks_a_period_apart() -> None:
+def test_a_stall_needs_two_looks_a_moment_apart() -> None:
+    """Half a second at most, however long the period: it is to be called within a second of its deadline."""
     state = running()
     stale = make_beat(0.0)
     state, plan = decide(state, alive(61.0, beat=stale), POLICY)
     assert (state.phase, plan.actions) == (Phase.RUNNING, ())
-    state, plan = decide(state, alive(62.9, beat=stale), POLICY)
+    state, plan = decide(state, alive(61.4, beat=stale), POLICY)
     assert (state.phase, plan.actions) == (Phase.RUNNING, ())
-    state, plan = decide(state, alive(63.0, beat=stale), POLICY)
+    state, plan = decide(state, alive(61.5, beat=stale), POLICY)
     assert state.phase is Phase.STOPPING
     (action,) = plan.actions
     assert isinstance(action, Terminate)

@@ -208,3 +208,17 @@ def test_what_a_wrapper_left_is_asked_too_and_has_the_rest_of_the_grace() -> Non
     assert plan.actions == (), "asked once, and not killed before the grace is over"
     state, plan = decide(state, alive(1.0 + policy.grace_s, **left), policy)
     assert plan.actions == (Kill(),)
+
+
+def test_the_records_of_a_stop_and_of_an_end_tell_when_it_was_alive_for_the_last_time() -> None:
+    """For autopsies: the last beat of one that is silent, the moment in which the other died."""
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run())
+    looks = [alive(now_s, beat=make_beat(5.0)) for now_s in (900.0, 905.0)]
+    state, _ = decide(state, looks[0], POLICY)
+    state, plan = decide(state, looks[1], POLICY)
+    [record] = plan.records
+    assert (record.kind, record.data["beat_s"], record.data["died_wall_s"]) == ("run_stopping", 5.0, None)
+    end = EndSeen(cause=Cause.SIGNALLED, words="died of SIGKILL", died_wall_s=1234.5)
+    _, plan = decide(state, Seen(now_s=906.0, shim=Shim.ENDED, end=end), POLICY)
+    assert plan.records[-1].kind == "run_ended"
+    assert plan.records[-1].data["died_wall_s"] == 1234.5

@@ -252,10 +252,15 @@ GOOD: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "permanent": False,
             "hold_after": False,
             "error": None,
+            "confidence": "certain",
+            "fault": "TypeError at t.py:7 in step",
         },
         ("number", "run_id", "cause", "words", "baseline_step"),
     ),
-    "run_weighed": ({"run_id": "3-a", "cause": "exited", "failures": 1, "repeated": 2}, ("cause", "failures")),
+    "run_weighed": (
+        {"run_id": "3-a", "cause": "exited", "failures": 1, "host_failures": 2, "fault": None, "repeated": 2},
+        ("cause", "failures"),
+    ),
     "run_refused": ({"run_id": "3-a"}, ("run_id",)),
     "checkpoint_verified": ({"step": 10, "digest": "d", "run_id": "3-a"}, ("step", "digest")),
     "hold": ({"reason": "three failures"}, ("reason",)),
@@ -292,7 +297,7 @@ def test_a_line_that_misstates_what_its_kind_needs_cannot_be_folded(kind: str, n
         assert not can_fold(event_of(kind, data | {name: value})), value
 
 
-@pytest.mark.parametrize("name", ["last_step", "target_step", "permanent", "hold_after", "error"])
+@pytest.mark.parametrize("name", ["last_step", "target_step", "permanent", "hold_after", "error", "fault"])
 @pytest.mark.parametrize("value", NONE_OF_A_KIND, ids=repr)
 def test_what_an_end_need_not_say_it_must_not_misstate(name: str, value: object) -> None:
     assert not can_fold(event_of("run_ended", GOOD["run_ended"][0] | {name: value}))

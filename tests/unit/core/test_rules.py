@@ -59,6 +59,23 @@ def test_memory_and_disk_gates_open_at_their_need(available: int, is_open: bool)
     assert disk_gate(disk(available), GIB).open is is_open
 
 
+def test_only_memory_that_is_known_to_be_short_is_worth_a_try_to_make_room() -> None:
+    assert memory_gate(memory(0), GIB).short
+    assert not memory_gate(memory(GIB), GIB).short
+    assert not memory_gate(Unknown("no meminfo"), GIB).short
+    assert not disk_gate(disk(0), GIB).short
+
+
+def test_a_memory_gate_that_stays_closed_says_what_came_of_the_try_and_what_helps_on_wsl() -> None:
+    words = memory_gate(memory(0), GIB, tried="0.40 GiB came back from reclaim", wsl=True).words
+    assert "0.40 GiB came back" in words
+    assert "wsl --shutdown" in words
+    assert ".wslconfig" in words
+    words = memory_gate(memory(GIB), GIB, tried="0.40 GiB came back from reclaim", wsl=True).words
+    assert words == "memory 1.0 ≥ 1.0 GiB"
+    assert "wsl" not in memory_gate(memory(0), GIB).words
+
+
 @pytest.mark.parametrize("fact", [Unknown("the driver hangs"), Absent("no such file")])
 def test_what_is_unknown_closes_its_gate_and_says_why(fact: Unknown | Absent) -> None:
     for gate in (memory_gate(fact, 0), disk_gate(fact, 0)):

@@ -28,20 +28,25 @@ from watchdog.core.state import (
     Kill,
     Launch,
     Leave,
+    MakeRoom,
     Plan,
     Policy,
     Quarantine,
     Record,
+    Room,
     RunState,
     State,
     Terminate,
 )
+from watchdog.core.watching import LOOK_AGAIN_S
 
 LEADER = ProcessId(500, 7000)
 BEATER = ProcessId(501, 7001)
 OPEN = (Gate(name="memory", open=True, words="memory 4.0 ≥ 1.0 GiB"),)
 CLOSED = (Gate(name="memory", open=False, words="memory 0.50 < 1.0 GiB"),)
+SHORT = (Gate(name="memory", open=False, words="memory 0.90 < 1.0 GiB", short=True),)
 TARGET = 100
+_AT_REST = (Phase.HOLD, Phase.LEFT, Phase.FINISHED)  # where a budget that is spent leads
 
 
 def digest_of(step: int, version: int = 0) -> str:
@@ -184,11 +189,11 @@ class Living:
     def lives(self) -> bool:
         return self.leader or self.others > 0 or self.shim is Shim.ALIVE
 
-    def die(self, cause: Cause, words: str, *, permanent: bool = False) -> None:
+    def die(self, cause: Cause, words: str, *, permanent: bool = False, fault: str | None = None) -> None:
         if not self.leader:
             return
         self.leader = False
-        self.end = EndSeen(cause=cause, words=words, permanent=permanent, error="RuntimeError: boom")
+        self.end = EndSeen(cause=cause, words=words, permanent=permanent, error="RuntimeError: boom", fault=fault)
         self.settle()
 
     def settle(self) -> None:
@@ -203,7 +208,8 @@ EVENTS = (
     "believable beat", "fresh start", "wrong restore", "no acknowledgement", "gap", "long gap", "disk full",
     "disk free", "memory short", "memory free", "drain", "stop", "relaunch", "corrupt newest", "restart", "restart",
     "stubborn", "deaf", "verifier fails", "beat file gone", "beat file back", "acknowledgement damaged",
-    "acknowledgement readable", "suspect", "suspects go",
+    "acknowledgement readable", "suspect", "suspects go", "memory cached", "room made", "memory runs out", "code error",
+    "code error",
 )  # fmt: skip
 
 
@@ -225,6 +231,7 @@ class World:
         self.choice_error: str | None = None
         self.refuses_records = False
         self.gates = OPEN
+        self.room: bool | None = None  # the try to make room is over; None: none was begun
         self.request: Request | None = None
         self.gap = False
         self.left: int | None = None
@@ -250,8 +257,10 @@ class World:
                 self.quiet_from_s = self.now_s
             case "disk full" | "disk free":
                 self.refuses_records = event == "disk full"
-            case "memory short" | "memory free":
-                self.gates = CLOSED if event == "memory short" else OPEN
+            case "memory short" | "memory free" | "memory cached":
+                self.gates = {"memory short": CLOSED, "memory free": OPEN, "memory cached": SHORT}[event]
+            case "room made" if self.room is not None:
+                self.room = True
             case "drain" | "stop" | "relaunch":
                 self.request = Request[event.upper()]
             case "corrupt newest":
@@ -275,6 +284,10 @@ class World:
                 self.save(living, living.step)
             case "die":
                 living.die(Cause.EXITED, "exit 1")
+            case "memory runs out":
+                living.die(Cause.HOST_MEMORY, "exit 1: host memory ran out", fault="MemoryError at t.py:3 in load")
+            case "code error":
+                living.die(Cause.CODE_ERROR, "exit 1: the program failed", fault="TypeError at t.py:7 in step")
             case "segfault":
                 living.die(Cause.SIGNALLED, "died of SIGSEGV, which was not ours")
             case "permanent end":
@@ -354,7 +367,13 @@ class World:
         else:
             choice = self.choice
         seen = Seen(
-            now_s=self.now_s, gap=gap, choice=choice, choice_error=self.choice_error, gates=self.gates, request=request
+            now_s=self.now_s,
+            gap=gap,
+            choice=choice,
+            choice_error=self.choice_error,
+            gates=self.gates,
+            room_made=self.room is True,
+            request=request,
         )
         living = self.living
         if living is None:
@@ -440,6 +459,7 @@ class World:
         if launches:
             assert before.phase is Phase.GATING
             assert before.run is None
+            assert before.room is not Room.UNDER_WAY, "cache is dropped under a run"
             assert self.living is None or not self.living.lives, "a launch while a run is alive"
             assert seen.gates
             assert all(gate.open for gate in seen.gates)
@@ -462,7 +482,7 @@ class World:
                 beat = seen.beat.value.beat if isinstance(seen.beat, Known) else None
                 deadline = self.policy.deadlines_s["start" if beat is None else beat.phase]
                 assert seen.now_s - self.quiet_from_s > deadline, "stopped within the grace that a gap gives"
-                assert seen.now_s - (before.run.stale_look_s if before.run else 0) >= self.policy.period_s
+                assert seen.now_s - (before.run.stale_look_s if before.run else 0) >= LOOK_AGAIN_S
             if after.run.stop.cause in REFUSED:
                 assert not isinstance(seen.acknowledgement, Unknown), "unknown is never a reason to kill"
                 assert after.run.run_id not in self.proven, "a run that restored the right thing is stopped for it"
@@ -511,10 +531,13 @@ class World:
         if self.left is not None and self.refuses_records:
             return
         assert state.failures == history.failures
+        assert (state.host_failures, state.fault) == (history.host_failures, history.fault)
+        assert max(state.failures, state.host_failures) < self.policy.failure_limit or state.phase in _AT_REST
         assert (state.phase is Phase.HOLD) == (history.hold is not None) or state.phase is Phase.LEFT
         living = self.living.record if self.living is not None and history.open_run is not None else None
         again = restore(history, living, self.now_s, self.policy)
         assert again.failures == state.failures
+        assert (again.host_failures, again.fault) == (state.host_failures, state.fault)
         assert (again.run is None) == (state.run is None)
         if state.phase not in (Phase.LEFT, Phase.BACKOFF):
             # A stop for a stall is judged anew after a restart: the run may beat again.
@@ -532,6 +555,9 @@ class World:
                     self.living = None
             case Launch(checkpoint):
                 self.launch(checkpoint)
+            case MakeRoom():
+                assert self.living is None or not self.living.lives, "cache is dropped under a run"
+                self.room = False
             case Terminate():
                 self.terminate(action, seen)
             case Kill():
@@ -560,7 +586,8 @@ class World:
         record = run_record(number, f"{number}-x", baseline, expectation, self.policy.level)
         self.record((launching(number, record.run_id, baseline),))
         self.launches_without_progress += 1
-        assert self.launches_without_progress <= self.policy.failure_limit, "the budget was overspent"
+        # Two ledgers, the trainer's and the host's: the last launch is that of one with all but one of the other spent.
+        assert self.launches_without_progress <= 2 * self.policy.failure_limit - 1, "the budgets were overspent"
         self.living = Living(record=record)
         self.state = launched(self.state, run_state(record, self.now_s), self.now_s)
         self.quiet_from_s = self.now_s

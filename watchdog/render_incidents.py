@@ -1,0 +1,92 @@
+"""Autopsies in words that a person can paste into a report, and as JSON. Pure: every text in them is masked already."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from watchdog.core.incidents import Incident
+from watchdog.render import duration, harmless
+
+_WIDTH = 11
+_DIGEST_SHOWN = 12
+
+
+def listing(incidents: Sequence[Incident], options: str) -> list[str]:
+    """One line each, the newest last."""
+    if not incidents:
+        return ["no incident: nothing has ended, stalled or been held that should not have"]
+    lines = [f"{'id':<4} {'when (UTC)':<20} {'outcome':<10} {'lost':<8} what"]
+    for each in incidents:
+        lost = duration(each.lost_total_s)
+        lines.append(f"{each.id:<4} {_when(each.began_wall_s):<20} {each.outcome:<10} {lost:<8} {_what(each)}")
+    return [*lines, f"next: watchdog incidents show {incidents[-1].id}{options}"]
+
+
+def report(incident: Incident) -> list[str]:
+    """Everything about one."""
+    lines = [f"incident {incident.id} · {incident.outcome} · {_what(incident)}"]
+    lines += _row("when", f"{_when(incident.began_wall_s)} UTC, the last sign of life")
+    lines += _row("", f"noticed {duration(incident.noticed_after_s)} later")
+    if incident.recovered_after_s is not None:
+        lines += _row("", f"first new step after {duration(incident.recovered_after_s)}")
+    if incident.cause is not None:
+        sure = "" if incident.confidence is None else f" (confidence {harmless(incident.confidence)})"
+        lines += _row("cause", f"{incident.cause.replace('_', ' ')}{sure}: {harmless(incident.words)}")
+    if incident.hold is not None:
+        lines += _row("HOLD", harmless(incident.hold))
+    lines += _row("lost", f"{duration(incident.lost_total_s)}: {lost_words(incident.lost_s)}")
+    if incident.wall_s:
+        share = 100 * min(1.0, incident.lost_total_s / incident.wall_s)
+        lines += _row("", f"{share:.1f} % of the {duration(incident.wall_s)} since the first launch")
+    for words in incident.unknown:
+        lines += _row("unknown", words)
+    lines += _row("checkpoint", _checkpoint(incident))
+    for number, moment in enumerate(incident.timeline):
+        words = f"{moment.after_s:+9.2f} s  {moment.role:<6} {harmless(moment.sentence)}"
+        lines += _row("timeline" if number == 0 else "", words)
+    for source in incident.evidence:
+        lines += _row("evidence", harmless(source.source))
+        lines += [f"{'':<{_WIDTH}}   {harmless(line)}" for line in source.lines]
+    return lines
+
+
+def record(incident: Incident) -> dict[str, Any]:
+    """One incident for machines."""
+    return {"format": 1, **dataclasses.asdict(incident)}
+
+
+def lost_words(lost_s: Mapping[str, float]) -> str:
+    """`detection 0.2 s · proof 0.3 s`: what took any time at all."""
+    parts = [f"{name} {duration(seconds)}" for name, seconds in lost_s.items() if seconds >= 0.05]
+    return " · ".join(parts) or "no part of it took a tenth of a second"
+
+
+def _row(title: str, words: str) -> list[str]:
+    return [f"{title:<{_WIDTH}} {words}"]
+
+
+def _when(wall_s: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(wall_s))
+    except (ValueError, OverflowError, OSError):
+        return "at no known time"  # a forged record
+
+
+def _what(incident: Incident) -> str:
+    runs = ", ".join(str(run) for run in incident.runs)
+    who = "" if not runs else f"run {runs} " if len(incident.runs) == 1 else f"runs {runs} "
+    at = "" if incident.last_step is None else f" at step {incident.last_step}"
+    return harmless(f"{who}{incident.words or 'for no reason that was recorded'}{at}")
+
+
+def _checkpoint(incident: Incident) -> str:
+    if incident.next_run is None:
+        return "none yet: no run was launched since"
+    if incident.checkpoint_step is None:
+        return f"none: run {incident.next_run} started from its beginning"
+    digest = (incident.checkpoint_digest or "")[:_DIGEST_SHOWN]
+    repeated = "" if incident.steps_repeated is None else f", {incident.steps_repeated} steps repeated"
+    return f"run {incident.next_run} resumed step {incident.checkpoint_step} {harmless(digest)}…{repeated}"
