@@ -144,6 +144,7 @@ class DeviceWatch:
         self._closed = False
         self._child: LineChild | None = None
         self._outstanding = self._just_asked = self._hurried = False
+        self._waited_out = False  # who asks but once has waited in vain: that is silence, however short
         self._batch = 1  # so many samples were asked for
         self._short = False  # there were fewer
         self._question_s = float("-inf")  # the last question's moment
@@ -230,7 +231,7 @@ class DeviceWatch:
             return Absent(self._nothing), Absent(self._nothing)
         now_s = self._clock.monotonic()
         silent_s = 0.0 if self._due_s is None else now_s - self._due_s
-        if silent_s <= self._silent_after_s:
+        if silent_s <= self._silent_after_s and not (self._waited_out and self._outstanding):
             silent_s = 0.0
         if silent_s or self._crashes:
             self._look_for_node()
@@ -267,6 +268,7 @@ class DeviceWatch:
                 poll.register(self._child, select.POLLIN)
             poll.poll(left_s * 1000)
             self._listen()
+        self._waited_out = self._outstanding
         return self._answer is not None and self._due_s is None and self._crashes == 0
 
     def forget(self) -> None:
