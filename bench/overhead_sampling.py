@@ -1,12 +1,12 @@
 """What sampling a GPU once a second costs: ours, and nvitop and gpustat on the same stand-in for NVML.
 
 Processor time and resident memory of a tool's process and all its descendants, from after its first sample on, so that
-nobody's start counts; of several windows of ten seconds the cheapest, for every tool. All in the same seconds: each is idle for nearly all of them, and a wake-up costs what the rest
-of the machine makes of it. Ours as the supervisor does it in calm times: its loop turns once a second, the child
-samples once a second, and the two speak every few seconds. Both peers twice: as they are run, the command under a
-pseudo-terminal, which the limit is about; and, for information, their library in the plainest loop. That has no
-limit: it calls the driver in its own process, where one call that hangs ends all watching, and to be spared that is
-what our child is there for.
+nobody's start counts; of several windows of ten seconds the cheapest, for every tool. All in the same seconds: each is
+idle for nearly all of them, and a wake-up costs what the rest of the machine makes of it. Ours as the supervisor does
+it in calm times: its loop turns once a second, the child samples once a second, and the two speak every few seconds.
+Both peers twice: as they are run, the command under a pseudo-terminal, which the limit is about; and, for information,
+their library in the plainest loop. That has no limit: it calls the driver in its own process, where one call that hangs
+ends all watching, and to be spared that is what our child is there for.
 Refuses a tool that does not show what the stand-in says, goes on showing it when it has changed, or takes more or fewer
 samples than asked.
 """

@@ -48,8 +48,8 @@ _EVERY_S = {
 }
 _DEADLINE_S = 10.0
 # Samples of the devices to one question in calm times: each is as old as that then, and a loop that is woken with cold
-# caches speaks to the child a fifth as often.
-CALM_SAMPLES = 5
+# caches speaks to the child a tenth as often.
+CALM_SAMPLES = 10
 
 
 class Targets(Struct, frozen=True):

@@ -183,10 +183,15 @@ class DeviceWatch:
         with fewer samples than asked for the next question is for one: whether the driver was slow is then seen as it
         happens.
         """
-        self._take_what_came()
         now_s = self._clock.monotonic()
-        if self._outstanding and batch == 1 and now_s < self._ready_s:
+        if self._outstanding and now_s < self._ready_s:
+            if batch > 1:
+                self._just_asked = True  # nothing can have come: each step here is one with cold caches
+                return
+            self._take_what_came()
             self._hurry(now_s)
+        else:
+            self._take_what_came()
         if self._closed or self._outstanding or now_s < self._not_before_s or self._just_seen(now_s):
             return
         if self._child is None:
