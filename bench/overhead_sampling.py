@@ -1,12 +1,12 @@
 """What sampling a GPU once a second costs: ours, and nvitop and gpustat on the same stand-in for NVML.
 
 Processor time and resident memory of a tool's process and all its descendants, from after its first sample on, so that
-nobody's start counts. All in the same seconds: each is idle for nearly all of them, and a wake-up costs what the rest
-of the machine makes of it. Ours as the supervisor does it in calm times: its loop turns once a second, the child
-samples once a second, and the two speak every few seconds. Both peers twice: as they are run, the command under a
-pseudo-terminal, which the limit is about; and, for information, their library in the plainest loop. That has no
-limit: it calls the driver in its own process, where one call that hangs ends all watching, and to be spared that is
-what our child is there for.
+nobody's start counts; of several windows of ten seconds the cheapest, for every tool. All in the same seconds: each is
+idle for nearly all of them, and a wake-up costs what the rest of the machine makes of it. Ours as the supervisor does
+it in calm times: its loop turns once a second, the child samples once a second, and the two speak every few seconds.
+Both peers twice: as they are run, the command under a pseudo-terminal, which the limit is about; and, for information,
+their library in the plainest loop. That has no limit: it calls the driver in its own process, where one call that hangs
+ends all watching, and to be spared that is what our child is there for.
 Refuses a tool that does not show what the stand-in says, goes on showing it when it has changed, or takes more or fewer
 samples than asked.
 """
@@ -40,6 +40,7 @@ from watchdog.lookout import CALM_SAMPLES
 LIMIT = 0.5  # of the processor time of the cheapest peer as it is run
 LIBRARY = ", library"  # ends the name of what has no limit
 OURS = "watchdog"
+WINDOW_S = 10  # after which ours repeats what changes slowly
 BEFORE_MIB, AFTER_MIB = 432, 765  # no digit in common, so that a terminal is sent all of them
 _COUNTING_S = 5
 _PATIENCE_S = 20.0
@@ -197,13 +198,19 @@ class Running:
             time.sleep(0.02)
 
     def usage(self, seconds: int) -> tuple[float, float, float]:
-        """Processor seconds within `seconds`; resident and peak MiB at their end. Raises CommandFailedError."""
+        """Processor seconds of `seconds`; resident and peak MiB at their end. Raises CommandFailedError.
+
+        As in the cheapest window of WINDOW_S: what others on the machine add to a wake-up is never less than nothing.
+        """
         self.shows(str(BEFORE_MIB))
         time.sleep(0.5)  # between two samples, so that the time holds whole ones
         pids = self._tree()
-        begin_s = sum(cpu_s(pid) for pid in pids)
-        time.sleep(seconds)
-        used_s = sum(cpu_s(pid) for pid in pids) - begin_s
+        window_s, windows = min(seconds, WINDOW_S), max(1, seconds // WINDOW_S)
+        read_s = [sum(cpu_s(pid) for pid in pids)]
+        for _ in range(windows):
+            time.sleep(window_s)
+            read_s.append(sum(cpu_s(pid) for pid in pids))
+        used_s = min(after_s - before_s for before_s, after_s in itertools.pairwise(read_s)) * seconds / window_s
         if self._tree() != pids:
             raise CommandFailedError(f"...{self._command}\nstarted or lost a process: what that one took is not known")
         resident = sum(psutil.Process(pid).memory_info().rss for pid in pids) / 2**20
@@ -254,7 +261,7 @@ def _together(
 def sampled(
     commands: Mapping[str, Sequence[str]], standin: StandIn, *, devices: int, seconds: int, busy: bool = False
 ) -> list[Sampling]:
-    """Measure all tools. `seconds` should be a multiple of 10, after which ours repeats what changes slowly.
+    """Measure all tools. `seconds` should be a multiple of WINDOW_S.
 
     Raises CommandFailedError.
     """

@@ -11,16 +11,18 @@ import dataclasses
 import shlex
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchdog.contract import ContractError
-from watchdog.control import NoSupervisorError, request
+from watchdog.control import NoSupervisorError, SilentError, request, words_of_silence
 from watchdog.core.history import Event, fold
-from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, ControlError
+from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, ControlError, StateError
 from watchdog.folders import JobFolders
-from watchdog.ledger import read_events
+from watchdog.ledger import END_BYTES, read_events, read_ledger
 from watchdog.ledgerview import view_of_ledger
-from watchdog.places import folders_of, job_options
+from watchdog.places import folders_of, job_options, require_visible
 from watchdog.render import duration, view_from_record
 from watchdog.settings import DEFAULT_JOB, Settings
 
@@ -31,7 +33,7 @@ _SAY_EVERY_S = 10.0
 
 
 def _ask(folders: JobFolders, command: str, wait_s: float = 5.0) -> dict[str, Any]:
-    """One question to the supervisor. Raises NoSupervisorError, ControlError."""
+    """One question to the supervisor. Raises NoSupervisorError, SilentError, ControlError."""
     answer = request(folders.socket, {"command": command}, wait_s)
     if answer.get("ok") is not True:
         raise ControlError(str(answer.get("error", "the supervisor gave no reason")))
@@ -41,13 +43,63 @@ def _ask(folders: JobFolders, command: str, wait_s: float = 5.0) -> dict[str, An
 def status_of(settings: Settings, wait_s: float = 5.0) -> StatusView:
     """The living supervisor's view, else what the ledger says. Raises StateError, ControlError."""
     folders = folders_of(settings)
+    require_visible(folders)
     try:
-        return _living_view(folders, wait_s)
+        view = _living_view(folders, wait_s)
     except NoSupervisorError:
-        events, _ = read_events(folders.ledger)
-        view = view_of_ledger(settings, folders, fold(events), events)
-        run = None if view.run is None else _unwatched(view.run, folders)
-        return dataclasses.replace(view, run=run, supervisor_pid=_other_supervisor(folders))
+        view = _view_from_outside(settings, folders)
+        pid = _other_supervisor(folders)
+        hidden = None if pid is not None else _hidden_supervisor(folders)
+        view = dataclasses.replace(view, supervisor_pid=pid, silence=hidden)
+    except SilentError as error:
+        view = _view_from_outside(settings, folders)
+        pid = error.pid or _other_supervisor(folders)
+        state = "unanswered" if view.state == "unsupervised" else view.state
+        view = dataclasses.replace(view, state=state, supervisor_pid=pid, silence=words_of_silence(pid, error))
+    return _with_damage(view, folders)
+
+
+def _view_from_outside(settings: Settings, folders: JobFolders) -> StatusView:
+    """What the ledger says, and what is seen of the run. Raises StateError."""
+    events, _ = read_events(folders.ledger)
+    view = view_of_ledger(settings, folders, fold(events), events)
+    return view if view.run is None else dataclasses.replace(view, run=_unwatched(view.run, folders))
+
+
+def _hidden_supervisor(folders: JobFolders) -> str | None:
+    """Why it cannot be told from here whether anybody supervises; None where that is seen."""
+    from watchdog.collectors.processes import INITIAL_PID_NAMESPACE, this_host
+
+    try:
+        if this_host().pid_namespace == INITIAL_PID_NAMESPACE or not folders.supervisor_lock.exists():
+            return None
+    except OSError:
+        return None  # without /proc nothing of the run is told, either
+    from watchdog.clock import SystemClock
+    from watchdog.collectors.locks import read_lock
+    from watchdog.collectors.roots import Roots
+    from watchdog.core.fact import Unknown
+
+    try:
+        fact = read_lock(str(folders.supervisor_lock), "supervisor", Roots(), SystemClock())
+    except (OSError, ValueError) as error:
+        return f"whether a supervisor lives cannot be told: {error}"
+    return f"whether a supervisor lives cannot be told: {fact.why}" if isinstance(fact, Unknown) else None
+
+
+def _with_damage(view: StatusView, folders: JobFolders) -> StatusView:
+    """A ledger whose end is no record is told, whoever answered: the next supervisor will know no better."""
+    try:
+        damage = read_ledger(folders.ledger, END_BYTES).damage
+    except StateError as error:
+        damage = str(error)
+    if not damage:
+        return view
+    from watchdog.core.view import FindingView
+
+    mend = "bring back a copy of it before the supervisor ends" if view.supervisor_pid else "bring back a copy of it"
+    found = FindingView(check="ledger", severity="critical", subject="ledger", reason=damage, next=mend)
+    return dataclasses.replace(view, findings=(found, *view.findings))
 
 
 def _living_view(folders: JobFolders, wait_s: float = 5.0) -> StatusView:
@@ -66,13 +118,15 @@ def _unwatched(run: RunView, folders: JobFolders) -> RunView:
     from watchdog.collectors.run import read_start
 
     folder = folders.run(run.run_id)
+    if (elsewhere := _elsewhere(run, folders)) is not None:
+        return elsewhere
     try:
         start = read_start(folder)
         beat = read_beat_file(folder.beat)
     except (OSError, ContractError) as error:
         return dataclasses.replace(run, alive=None, status=str(error))
     if start is None:
-        return dataclasses.replace(run, alive=None, status="it left no start record")
+        return dataclasses.replace(run, alive=None, status="it left no start record; watchdog run finds out")
     leader = start.leader if start.leader is not None and is_alive(start.leader) else None
     seen = None if beat is None or beat.run_id != run.run_id else beat
     return dataclasses.replace(
@@ -86,6 +140,41 @@ def _unwatched(run: RunView, folders: JobFolders) -> RunView:
         loss=None if seen is None else seen.loss,
         beat_age_s=None if seen is None else max(0.0, time.monotonic() - seen.monotonic_s),
     )
+
+
+def _elsewhere(run: RunView, folders: JobFolders) -> RunView | None:
+    """A run that counts its processes in another PID namespace: only its lock says something. None: it is of ours."""
+    from watchdog.collectors.locks import ASK, read_lock
+    from watchdog.collectors.processes import INITIAL_PID_NAMESPACE, this_host
+    from watchdog.contract import read_json
+
+    try:
+        here = this_host()
+    except OSError as error:
+        return dataclasses.replace(run, alive=None, status=f"/proc cannot be read: {error.strerror}")
+    try:
+        record = read_json(folders.run_record, "run record")
+    except (OSError, ContractError) as error:
+        if here.pid_namespace == INITIAL_PID_NAMESPACE:
+            return None  # nobody is hidden from us: its own records and the process table will do
+        words = f"in which PID namespace it was started is not to be told ({error}); {ASK}"
+        return dataclasses.replace(run, alive=None, status=words)
+    theirs = record.get("pid_namespace")
+    if record.get("run_id") != run.run_id or record.get("boot_id") != here.boot_id or theirs == here.pid_namespace:
+        return None
+    from watchdog.clock import SystemClock
+    from watchdog.collectors.roots import Roots
+    from watchdog.core.fact import Known
+
+    try:
+        lock = read_lock(str(folders.run_lock), "run", Roots(), SystemClock())
+    except (OSError, ValueError) as error:
+        return dataclasses.replace(run, alive=None, status=str(error))
+    if not isinstance(lock, Known):
+        words = f"it was started in another PID namespace ({theirs}) and cannot be seen from here; {ASK}"
+        return dataclasses.replace(run, alive=None, status=words)
+    holders = lock.value.holders
+    return dataclasses.replace(run, alive=lock.value.held, shim_pid=holders[0].pid if holders else None)
 
 
 def _other_supervisor(folders: JobFolders) -> int | None:
@@ -105,8 +194,11 @@ def _other_supervisor(folders: JobFolders) -> int | None:
 def relaunch_job(settings: Settings, argv: list[str]) -> str:
     """Through the socket, or in the ledger; returns what to tell. Raises HeldError, ControlError, StateError."""
     folders = folders_of(settings)
+    require_visible(folders)
     try:
         answer = _ask(folders, "relaunch")
+    except SilentError as error:
+        raise _not_done("relaunch", folders, error) from error
     except NoSupervisorError:
         return _lift(settings, folders, argv)
     job, look = settings.job.name, f"watchdog status{job_options(settings)}"
@@ -117,6 +209,12 @@ def relaunch_job(settings: Settings, argv: list[str]) -> str:
             return f"job {job}: run {answer['run']} is asked to end, the next one starts from its beginning: {look}"
         return f"job {job}: run {answer['run']} saves and ends, the next one starts from its checkpoint: {look}"
     return f"job {job}: the supervisor goes on ({answer['state']}): {look}"
+
+
+def _not_done(command: str, folders: JobFolders, error: SilentError) -> ControlError:
+    """The supervisor drops what it reads after its asker gave up (control.py): failed means that it will not happen."""
+    words = words_of_silence(error.pid or _other_supervisor(folders), error)
+    return ControlError(f"{words}\nthe {command} was not carried out and will not be")
 
 
 def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
@@ -139,14 +237,31 @@ def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
 
 
 def how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
-    """The command that supervises this very job again."""
-    words = "watchdog run"
-    if not settings.job.built_in:
-        return words + job_options(settings)
-    launches = [event.data.get("command") for event in events if event.kind == "run_launching"]
-    if launches and isinstance(launches[-1], list) and settings.job.name != DEFAULT_JOB:
-        return words + " -- " + shlex.join(str(part) for part in launches[-1])
+    """The command that supervises this very job again, from whatever folder it is typed in."""
+    launches = [event.data for event in events if event.kind == "run_launching"]
+    last = launches[-1] if launches else {}
+    config = settings.config_file or _config_of(last)
+    words = "watchdog run" if config is None else f"watchdog run --config {shlex.quote(str(config))}"
+    if settings.job.name != DEFAULT_JOB:
+        words += f" --job {settings.job.name}"
+    command = last.get("command")
+    # A configuration says by itself what to start; but not where the command was typed beside it.
+    typed = config is None or (config == settings.config_file and settings.job.built_in)
+    if last.get("built_in", False) or not typed or not isinstance(command, list):
+        return words
+    shown = [str(part) for part in command]
+    words += f" -- {shlex.join(shown)}"
+    if isinstance(folder := last.get("directory"), str):
+        words = f"cd {shlex.quote(folder)} && {words}"
+    if any("***" in part or part.endswith("…") for part in shown):
+        words += " (with what is hidden or cut here put in again)"
     return words
+
+
+def _config_of(launch: Mapping[str, Any]) -> Path | None:
+    """The configuration of a run's launch, where it is still there."""
+    path = launch.get("config")
+    return Path(path) if isinstance(path, str) and Path(path).is_file() else None
 
 
 def start_command(settings: Settings) -> str:
@@ -157,9 +272,12 @@ def start_command(settings: Settings) -> str:
 def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
     """End run and supervisor and wait for it. Returns the exit code."""
     folders = folders_of(settings)
+    require_visible(folders)
     try:
         pid = _living_view(folders).supervisor_pid
         _ask(folders, "stop-now" if now else "stop")
+    except SilentError as error:
+        raise _not_done("stop", folders, error) from error
     except NoSupervisorError:
         return _stop_unsupervised(settings, folders, now=now, argv=argv)
     started = said = time.monotonic()
@@ -172,6 +290,9 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
                 return EXIT_HOLD
             print(f"job {settings.job.name}: stopped")
             return EXIT_OK
+        except SilentError as error:
+            print(f"{words_of_silence(error.pid, error)}\nit took the stop, and goes on with it then", file=sys.stderr)
+            return EXIT_FAILURE
         except ControlError as error:
             print(error, file=sys.stderr)
             return EXIT_FAILURE

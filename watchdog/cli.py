@@ -64,9 +64,11 @@ def _settings(config: Path | None, job: str | None, command: list[str] | None = 
 
 def _existing(config: Path | None, job: str | None, *, acts: bool = False) -> Settings:
     """The settings of a job that is asked about, or acted upon: without a name, the only one there is will do."""
-    from watchdog.places import which_job
+    from watchdog.places import require_known, which_job
 
     settings = _settings(config, job)
+    if job is not None:
+        require_known(settings)
     meant = which_job(settings, acts=acts) if job is None else None
     return settings if meant is None else _settings(config, meant)
 
@@ -78,8 +80,18 @@ def _host_or_job(config: Path | None, job: str | None) -> Settings:
     try:
         return _existing(config, job)
     except WhichJobError as error:
-        print(f"{error}; without it the host alone is looked at", file=sys.stderr)
+        print(f"{error}; without it only the host is looked at, and which of them are on hold", file=sys.stderr)
         return _settings(config, job)
+
+
+def _others(config: Path | None, job: str | None, settings: Settings) -> list[Settings]:
+    """Where no job was named: the others of this state folder."""
+    from watchdog.places import known_jobs
+
+    if job is not None or settings.config_file is not None:
+        return []
+    names = [name for name in known_jobs(settings) if name != settings.job.name]
+    return [_settings(config, name) for name in names]
 
 
 def _typed() -> list[str]:
@@ -189,7 +201,8 @@ def diagnose(
         return
     if not math.isfinite(wait):
         raise SettingsError(f"--wait {wait}: must be a number of seconds")
-    diagnosis = diagnose_job(settings, checks=checks, probe=probe, wait_s=wait)
+    others = _others(config, job, settings)
+    diagnosis = diagnose_job(settings, checks=checks, probe=probe, wait_s=wait, others=others)
     from watchdog.places import job_options
 
     options = job_options(settings)
@@ -312,6 +325,14 @@ def _root(
     """Shared options."""
 
 
+def _tell_program(why: str, asked_to_diagnose: bool) -> None:
+    """Whoever asked a diagnosis for JSON gets JSON, also where there is no answer."""
+    if asked_to_diagnose and "--json" in sys.argv[2:]:
+        from watchdog.render_diagnose import failure
+
+        print(json.dumps(failure(why)))
+
+
 def main() -> NoReturn:
     """The console script. Every error of ours is told in a line, and `diagnose` fails with 3 as plugins do."""
     for name in ("stdout", "stderr"):
@@ -327,6 +348,7 @@ def main() -> NoReturn:
     except USAGE_ERROR as error:
         error.show()
         code = 3 if asked_to_diagnose else EXIT_USAGE
+        _tell_program(error.format_message(), asked_to_diagnose)
     except (typer.Abort, KeyboardInterrupt):
         code = 3 if asked_to_diagnose else EXIT_FAILURE
     except BrokenPipeError:
@@ -346,10 +368,13 @@ def main() -> NoReturn:
     except WatchdogError as error:
         print(error, file=sys.stderr)
         code = 3 if asked_to_diagnose else error.exit_code
+        _tell_program(str(error), asked_to_diagnose)
     except Exception as error:
         if not asked_to_diagnose:
             raise
         # A plugin that crashes must not look like one that warns.
-        print(f"{sys.argv[1]} failed: {type(error).__name__}: {error}", file=sys.stderr)
+        words = f"{sys.argv[1]} failed: {type(error).__name__}: {error}"
+        print(words, file=sys.stderr)
+        _tell_program(words, asked_to_diagnose)
         code = 3
     sys.exit(code)

@@ -2,7 +2,8 @@
 
 Responsible for who may speak (the owner and root), for what a message may be, and for never standing in the loop's
 way: the server is a thread of its own, and whatever a client does (garbage, ten megabytes, silence, a thousand
-connections) ends with one clear error to that client alone.
+connections) ends with one clear error to that client alone. A request says until when its asker waits: one that is
+read later, by a supervisor that was frozen, is dropped, so that what was told to have failed does not happen after all.
 Refuses to know what a message means; `handle` does. Refuses to listen on anything but a file of mode 0600.
 """
 
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import selectors
 import socket
 import stat
@@ -22,13 +24,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from watchdog.errors import ControlError, WatchdogError
+from watchdog.errors import EXIT_USAGE, ControlError, WatchdogError
 
 MESSAGE_LIMIT_BYTES: Final = 64 * 1024
 ANSWER_LIMIT_BYTES: Final = 16 * 1024 * 1024
 CLIENT_DEADLINE_S: Final = 2.0  # for a client to send its line, and again to take the answer
 CLIENTS_AT_ONCE: Final = 64  # a further one displaces the oldest
 _ACCEPT_PAUSE_S: Final = 0.05  # after a failure to accept (no descriptors left): no busy loop
+_UNTIL: Final = "until_boottime_s"  # a field of every request: when its asker gives up, on CLOCK_BOOTTIME
+_ANSWER_ON_ITS_WAY_S: Final = 0.5  # waited beyond that moment: an answer may have been written at the last one
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: struct ucred, see unix(7)
 
 Message = dict[str, Any]
@@ -36,6 +40,24 @@ Message = dict[str, Any]
 
 class NoSupervisorError(ControlError):
     """Nobody listens: no supervisor of this job runs. Everything else about the socket is a plain ControlError."""
+
+
+class SilentError(ControlError):
+    """Somebody listens and does not answer. `pid`: who, as we count; 0 where that is not to be told."""
+
+    def __init__(self, words: str, pid: int = 0) -> None:
+        super().__init__(words)
+        self.pid = pid
+
+
+class OutOfReachError(ControlError):
+    """We may not look, or not speak: nothing is known of who is there."""
+
+    exit_code = EXIT_USAGE
+
+
+def _nothing(_message: Message, _why: str) -> None:
+    return None
 
 
 @contextlib.contextmanager
@@ -88,12 +110,20 @@ class ControlServer:
 
     `handle` gets a message (a JSON object) in that thread and returns the answer (a JSON object); while it works the
     other clients wait, so it should answer within seconds. An exception of its becomes the client's error. Only
-    processes of `owner_uid` and root are heard.
+    processes of `owner_uid` and root are heard. `dropped` is told, in that thread, of a message whose asker waits no
+    more, and why that is known; such a one is not handled.
     """
 
-    def __init__(self, path: Path, handle: Callable[[Message], Message], owner_uid: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        handle: Callable[[Message], Message],
+        owner_uid: int,
+        dropped: Callable[[Message, str], None] = _nothing,
+    ) -> None:
         self.path = path
         self._handle = handle
+        self._dropped = dropped
         self._allowed = frozenset({owner_uid, 0})
         self._clients: dict[int, _Client] = {}  # by descriptor, in the order of arrival
         self._stopping = False
@@ -279,13 +309,13 @@ class ControlServer:
             if len(line) > MESSAGE_LIMIT_BYTES:
                 self._answer(client, _error(f"message is longer than {MESSAGE_LIMIT_BYTES} bytes"))
             elif newline:
-                self._answer(client, self._reply(line))
+                self._answer(client, self._reply(client, line))
             elif client.ended:
                 if not client.received:
                     raise ConnectionResetError  # a look whether somebody listens: no question, no answer
                 self._answer(client, _error(f"message of {len(line)} bytes ends without a newline: it is incomplete"))
 
-    def _reply(self, line: bytes) -> Message:
+    def _reply(self, client: _Client, line: bytes) -> Message:
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -294,6 +324,10 @@ class ControlServer:
             return _error(f"message is a JSON {type(message).__name__}, not an object")
         begun_s = time.monotonic()
         try:
+            late = _late(client.connection, message.pop(_UNTIL, None))
+            if late:
+                self._dropped(message, late)
+                return _error(f"{late}; it was not carried out and will not be")
             return self._handle(message)
         except WatchdogError as error:
             return _error(str(error))
@@ -345,12 +379,31 @@ class ControlServer:
         self._selector.close()
 
 
+def _late(connection: socket.socket, until_s: object) -> str:
+    """Why nobody waits for the answer any more; "" when somebody does. Raises ControlError."""
+    if until_s is not None:
+        if isinstance(until_s, bool) or not isinstance(until_s, int | float):
+            raise ControlError(f"{_UNTIL} is {str(until_s)[:100]!r}, not a number of seconds")
+        over_s = _boottime_s() - until_s
+        if not over_s <= 0:
+            return f"whoever asked gave up {over_s:.1f} s ago"
+    # Closed on its side altogether; one that merely sends no more still reads.
+    poll = select.poll()
+    poll.register(connection, 0)
+    return "whoever asked has hung up" if any(event & select.POLLHUP for _, event in poll.poll(0)) else ""
+
+
+def _boottime_s() -> float:
+    """The same for every process of this host, and it goes on while the host sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 # --- the other end ------------------------------------------------------------------------------------------
 def request(path: Path, message: Message, timeout_s: float = 5.0) -> Message:
     """Send one message to the supervisor behind `path` and return its answer.
 
-    Raises NoSupervisorError when nobody listens there, ControlError for everything else: no permission, no answer
-    within `timeout_s`, an answer that is no JSON object.
+    Raises NoSupervisorError when nobody listens there, SilentError when there is no answer within `timeout_s` (what
+    was asked is then not done), OutOfReachError without permission, ControlError for everything else.
     """
     return request_and_pid(path, message, timeout_s)[0]
 
@@ -358,21 +411,23 @@ def request(path: Path, message: Message, timeout_s: float = 5.0) -> Message:
 def request_and_pid(path: Path, message: Message, timeout_s: float = 5.0) -> tuple[Message, int]:
     """As `request`, and who answered, by the kernel's word: its pid as we count, 0 where it has none here."""
     deadline_s = time.monotonic() + timeout_s
-    line = json.dumps(message, allow_nan=False).encode() + b"\n"
+    line = json.dumps({**message, _UNTIL: _boottime_s() + timeout_s}, allow_nan=False).encode() + b"\n"
+    pid = 0
     if len(line) > MESSAGE_LIMIT_BYTES:
         raise ControlError(f"message of {len(line)} bytes is longer than the {MESSAGE_LIMIT_BYTES} that are accepted")
     try:
         with _unix_socket() as connection:
             _connect(connection, path, deadline_s)
             raw_credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            pid: int = _CREDENTIALS.unpack(raw_credentials)[0]
+            pid = _CREDENTIALS.unpack(raw_credentials)[0]
             # Refused or displaced before the line was out: the answer says why, and it is still there to be read.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(line, socket.MSG_NOSIGNAL)
-            raw = _receive_line(connection, deadline_s)
+            raw = _receive_line(connection, deadline_s + _ANSWER_ON_ITS_WAY_S)
     except TimeoutError as error:
-        raise ControlError(
-            f"the supervisor behind {path} did not answer within {timeout_s:g} s: busy or frozen; see watchdog logs"
+        raise SilentError(
+            f"the supervisor behind {path} did not answer within {timeout_s:g} s: busy or frozen; see watchdog logs",
+            pid,
         ) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NoSupervisorError(f"no supervisor of this job runs: there is no {path}") from error
@@ -381,7 +436,7 @@ def request_and_pid(path: Path, message: Message, timeout_s: float = 5.0) -> tup
             f"no supervisor of this job runs: {path} was left behind by one that was killed"
         ) from error
     except PermissionError as error:
-        raise ControlError(f"{path} belongs to another user; ask as that user or as root") from error
+        raise _out_of_reach(path, error) from error
     except OSError as error:
         raise ControlError(f"talking to the supervisor behind {path} failed: {error.strerror or error}") from error
     try:
@@ -391,6 +446,35 @@ def request_and_pid(path: Path, message: Message, timeout_s: float = 5.0) -> tup
     if not isinstance(answer, dict):
         raise ControlError(f"the answer behind {path} is a JSON {type(answer).__name__}, not an object")
     return answer, pid
+
+
+def _out_of_reach(path: Path, error: PermissionError) -> OutOfReachError:
+    try:
+        path.lstat()
+    except OSError:  # not even its folder
+        return OutOfReachError(unseen(path, error))
+    return OutOfReachError(f"{path} belongs to another user; ask as that user or as root")
+
+
+def words_of_silence(pid: int | None, error: SilentError) -> str:
+    """Why a supervisor that listens does not answer, and what to do. `pid`: which one it is, where that is known."""
+    if not pid:
+        return str(error)
+    from watchdog.collectors.processes import read_process
+
+    process = read_process(pid)
+    state = "" if process is None else process.state
+    beginning = f"supervisor pid {pid} does not answer"
+    if state == "T":
+        return f"{beginning}; it is stopped (state T): kill -CONT {pid}"
+    if state == "t":
+        return f"{beginning}; it is stopped by a debugger (state t): let it go on there"
+    return f"{beginning}: busy or frozen{f' (state {state})' if state else ''}; see watchdog logs"
+
+
+def unseen(path: Path, error: OSError) -> str:
+    """What is said where it is not to be told whether something is there."""
+    return f"cannot be seen by uid {os.geteuid()}: {path}: {error.strerror}; ask as its owner or root"
 
 
 def _left_s(deadline_s: float) -> float:

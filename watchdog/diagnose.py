@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from watchdog.checks import catalogue
 from watchdog.checks.catalogue import CATALOGUE, Check
+from watchdog.checks.silent import silent
 from watchdog.clock import Clock
 from watchdog.collectors.roots import Roots
 from watchdog.core.diagnosis import Diagnosis, JobSeen, exit_code
 from watchdog.core.facts import Absent, Device, Fact, Facts, Known, Probed
+from watchdog.core.findings import Severity
 from watchdog.core.limits import Limits
 from watchdog.core.probing import refused, to_measure
 from watchdog.lookout import Lookout, OfRun, Targets
@@ -54,13 +56,14 @@ def diagnose(
     deadline_s: float = 10.0,
     say: Callable[[str], None] = lambda words: None,
     job: JobSeen | None = None,
+    others: tuple[JobSeen, ...] = (),
 ) -> Diagnosis:
     """Look as often as the checks want it. One look takes as long as the slowest collector, `deadline_s` + 1 at most.
 
     All further looks together have `deadline_s`, or twice the time that their number takes where that is longer: a
     driver that hangs in the midst of them costs no multiple of it. `measure` runs the probe on the devices that it is
     given; None = nothing is measured. `remembered` puts in what a supervisor knows from watching; `say` is told what
-    takes long; `job` counts for the exit code.
+    takes long; `job` and `others` count for the exit code. A check that was asked for by name always has a word.
     """
     lookout = Lookout(
         targets,
@@ -87,14 +90,21 @@ def diagnose(
         lookout.close()
     facts = _measured(facts, limits, checks, measure)
     findings, absent = catalogue.judge(facts, limits, checks), catalogue.absent(facts, checks)
+    if checks != CATALOGUE:
+        words = silent(facts, limits, checks, findings)
+        order = [check.name for check in checks]
+        findings = tuple(sorted((*findings, *words), key=lambda finding: order.index(finding.check)))
+        nothing = (finding.check for finding in words if finding.severity is Severity.OK)
+        absent = tuple(dict.fromkeys((*absent, *nothing)))
     return Diagnosis(
         findings=findings,
-        exit_code=exit_code(findings, absent, job),
+        exit_code=exit_code(findings, absent, job, others),
         absent=absent,
         taken_wall_s=clock.wall(),
         facts=facts,
         collectors=lookout.views(),
         job=job,
+        others=others,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from watchdog.checks.catalogue import CATALOGUE, Check
@@ -18,6 +18,7 @@ from watchdog.collectors.runner import Runner
 from watchdog.core.diagnosis import Diagnosis, JobSeen
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import Device, Facts, Probed
+from watchdog.core.findings import Severity
 from watchdog.core.identity import ProcessId
 from watchdog.diagnose import Measure, OfRun, Targets, diagnose
 from watchdog.errors import SettingsError, StateError
@@ -39,20 +40,26 @@ def chosen(names: list[str]) -> tuple[Check, ...]:
     known = {check.name: check for check in CATALOGUE}
     for name in names:
         if name not in known:
-            from watchdog.settings_keys import did_you_mean
+            from watchdog.settings_meta import did_you_mean
 
             raise SettingsError(f"there is no check {name!r}{did_you_mean(name, known)}; watchdog diagnose --list")
     return tuple(check for check in CATALOGUE if not names or check.name in names)
 
 
-def diagnose_job(settings: Settings, *, checks: tuple[Check, ...], probe: bool, wait_s: float) -> Diagnosis:
-    """Everything that is seen from outside a job; takes no lock and needs no supervisor."""
+def diagnose_job(
+    settings: Settings, *, checks: tuple[Check, ...], probe: bool, wait_s: float, others: Sequence[Settings] = ()
+) -> Diagnosis:
+    """Everything that is seen from outside a job; takes no lock and needs no supervisor.
+
+    `others`: further jobs, of which it is told whether they wait for a person.
+    """
     folders, clock = folders_of(settings), SystemClock()
     runner = Runner(clock)  # the state folder may lie on a mount that hangs
     if checks == CATALOGUE:
         runner.start("job", lambda: Known(job_seen(settings), clock.monotonic()))
+        runner.start("others", lambda: Known(_waiting(others), clock.monotonic()))
     memory, run, root = _known_of_run(settings, folders, clock, runner, wait_s)
-    limits = limits_of(settings, os.environ)
+    limits = run.limits(limits_of(settings, os.environ))
     return diagnose(
         _targets(folders, root),
         limits,
@@ -66,7 +73,19 @@ def diagnose_job(settings: Settings, *, checks: tuple[Check, ...], probe: bool, 
         deadline_s=wait_s,
         say=_say,
         job=_job(settings, runner.wait("job", wait_s)) if checks == CATALOGUE else None,
+        others=_others(others, runner.wait("others", wait_s)) if checks == CATALOGUE else (),
     )
+
+
+def _waiting(others: Sequence[Settings]) -> tuple[JobSeen, ...]:
+    """Those on hold, and those of which nothing can be told."""
+    return tuple(seen for seen in map(job_seen, others) if seen.state == "hold" or seen.severity is Severity.UNKNOWN)
+
+
+def _others(others: Sequence[Settings], fact: Fact[tuple[JobSeen, ...]]) -> tuple[JobSeen, ...]:
+    if isinstance(fact, Known):
+        return fact.value
+    return tuple(not_seen(settings, fact.why) for settings in others)
 
 
 def _job(settings: Settings, fact: Fact[JobSeen]) -> JobSeen:
@@ -80,7 +99,7 @@ def probe_job(settings: Settings, *, device: str | None, store: bool) -> ProbeRe
     folders, clock = folders_of(settings), SystemClock()
     _, run, root = _known_of_run(settings, folders, clock, Runner(clock), _PROBE_WAIT_S)
     facts = _facts(_targets(folders, root), run, clock, measuring.needed())
-    limits = limits_of(settings, os.environ)
+    limits = run.limits(limits_of(settings, os.environ))
     return measuring.probe(settings, facts, limits, clock=clock, device=device, store=store, say=_say)
 
 

@@ -9,7 +9,7 @@ from watchdog.core.diagnosis import JobSeen
 from watchdog.core.findings import Severity
 from watchdog.core.view import StatusView
 from watchdog.errors import ControlError, StateError
-from watchdog.places import folders_of, job_options
+from watchdog.places import folders_of, job_options, require_visible
 from watchdog.settings import Settings
 
 NEVER = "never started"
@@ -20,7 +20,9 @@ def job_seen(settings: Settings) -> JobSeen:
     """What can be told of the job; whatever stands in the way of it is told, too."""
     name = settings.job.name
     try:
-        if not folders_of(settings).ledger.exists():  # most hosts that are looked at: nothing more is imported
+        folders = folders_of(settings)
+        require_visible(folders)
+        if not folders.ledger.exists():  # most hosts that are looked at: nothing more is imported
             return JobSeen(name=name, state=NEVER, severity=Severity.OK, reason="no supervisor ever had it")
         from watchdog.asking import start_command, status_of
 
@@ -59,6 +61,13 @@ def of_view(view: StatusView, start: str) -> JobSeen:
         next_step = start
     elif view.state == "unsupervised" and view.supervisor_pid is not None:
         reason = f"its supervisor, pid {view.supervisor_pid}, is another user's or has another state folder"
+    elif view.silence is not None and view.state in ("unsupervised", "unanswered"):
+        # It waits for a person, or cannot be seen from here: neither is "nobody watches it".
+        severity = Severity.UNKNOWN if view.supervisor_pid is None else Severity.WARNING
+        reason = view.silence
+        if run is not None:
+            lives = "is over" if run.alive is False else "is alive" if run.alive else f"may be alive: {run.status}"
+            evidence.append(f"run {run.number} {lives}")
     elif view.state == "unsupervised":
         next_step = start
         if run is not None and run.alive:
@@ -73,6 +82,19 @@ def of_view(view: StatusView, start: str) -> JobSeen:
         reason = f"the next run waits for: {view.waiting_for}"
     elif view.next_launch_s is not None:
         reason = f"the next run starts in {view.next_launch_s:.0f} s"
+    if view.silence is not None and reason != view.silence:
+        severity = max(severity, Severity.UNKNOWN)
+        evidence.append(view.silence)
+    for finding in view.findings:
+        if finding.check == "ledger":  # of the job itself; the host's own are told below
+            severity = max(severity, Severity.UNKNOWN)
+            evidence.append(finding.reason)
     return JobSeen(
-        name=view.job, state=view.state, severity=severity, reason=reason, evidence=tuple(evidence), next=next_step
+        name=view.job,
+        state=view.state,
+        severity=severity,
+        reason=reason,
+        evidence=tuple(evidence),
+        next=next_step,
+        start=start,
     )

@@ -115,6 +115,7 @@ def launch_run(
         "command": shown_command(command),
         "built_in": settings.job.built_in,
         "directory": str(settings.job.directory),
+        "config": None if settings.config_file is None else str(settings.config_file),
         "command_sha256": command_digest(command),
     }
     try:

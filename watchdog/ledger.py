@@ -2,7 +2,8 @@
 
 The writer has a thread of its own and a deadline: what could not be recorded is not done (`RecordingError`). A full
 disk first releases a 1 MiB ballast file that is kept for this. Opening closes a torn last line; garbage in the
-middle is passed over and counted, never removed.
+middle is passed over and counted, never removed. One in which no line is a record is not used at all: what the job
+came to, a hold perhaps, is not known then.
 Refuses to interpret: core/history.py folds the events.
 """
 
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchdog.clock import Clock
 from watchdog.contract import open_regular
@@ -28,6 +29,7 @@ from watchdog.errors import RecordingError, StateError
 
 BALLAST_BYTES = 1024 * 1024
 LINE_LIMIT_BYTES = 256 * 1024
+END_BYTES = 2 * LINE_LIMIT_BYTES  # holds the last record whole, however long it is
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -57,25 +59,62 @@ def _moment(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+class Reading(NamedTuple):
+    """All events in order, how many lines were none, and `damage`: why what came last is not known, in words."""
+
+    events: tuple[Event, ...]
+    bad: int
+    damage: str
+
+
 def read_events(path: Path) -> tuple[tuple[Event, ...], int]:
-    """All events in order, and how many lines were none. A missing file has none. Raises StateError."""
+    """All events in order, and how many lines were none. A missing file has none.
+
+    Raises StateError for one that cannot be read, or of which nothing can be understood.
+    """
+    events, bad, damage = read_ledger(path)
+    if damage and not events:
+        raise StateError(f"{damage}; bring back a copy of it, or move it away to begin anew")
+    return events, bad
+
+
+def read_ledger(path: Path, last_bytes: int | None = None) -> Reading:
+    """What the ledger holds, and whether its end can be understood. A missing file is an empty one. Raises StateError.
+
+    A crash of ours leaves one torn line, without an end: whole lines behind the last record that are none, or a first
+    line that does not begin as one, are somebody else's work. `last_bytes`: only so much of its end is read.
+    """
     events: list[Event] = []
-    bad = 0
+    bad, at_byte = 0, 0
+    lost: int | None = None  # where the lines without sense begin that no record follows
     try:
         with open_regular(path) as file:
+            if last_bytes is not None and (skipped := os.fstat(file.fileno()).st_size - last_bytes) > 0:
+                at_byte = file.seek(skipped) + len(file.readline())
             for line in file:
+                begins, at_byte = at_byte, at_byte + len(line)
                 if not line.strip():
                     continue
                 event = parse_line(line)
-                if event is None:
-                    bad += 1
-                else:
+                if event is not None:
                     events.append(event)
+                    lost = None
+                    continue
+                bad += 1
+                torn = not line.endswith(b"\n") and (events or line.startswith(b"{"))
+                if lost is None and not torn:
+                    lost = begins
     except FileNotFoundError:
-        return (), 0
+        return Reading((), 0, "")
     except OSError as error:
         raise StateError(f"cannot read the ledger {path}: {error.strerror}") from error
-    return tuple(events), bad
+    damage = ""
+    if lost is not None:
+        damage = (
+            f"the ledger {path} cannot be understood (byte {lost} of {at_byte} and what follows is no record): what "
+            "became of the job, a hold too, is not known"
+        )
+    return Reading(tuple(events), bad, damage)
 
 
 class Ledger:

@@ -39,10 +39,12 @@ def view_of_ledger(
             log=str(folders.run(str(history.open_run["run_id"])).log),
         )
     wall_s = time.time()
+    # Since when nobody supervises the ledger does not say: its last record may be far older than a supervisor's death.
+    undated = state in ("never started", "unsupervised")
     return StatusView(
         job=settings.job.name,
         state=state,
-        since_wall_s=history.last_wall_s or wall_s,
+        since_wall_s=None if undated else history.last_wall_s,
         now_wall_s=wall_s,
         sentence=history.left if state == "stopped" and history.left else history.last_sentence,
         hold_reason=history.hold,

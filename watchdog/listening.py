@@ -33,6 +33,7 @@ class Listener:
         self._view = view
         self._remembered = remembered
         self._requests: deque[Request] = deque()
+        self._dropped: deque[str] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._interrupts = 0
 
@@ -53,6 +54,17 @@ class Listener:
     def put_back(self, request: Request) -> None:
         """It could not be followed in this turn; it is the next one's."""
         self._requests.appendleft(request)
+
+    def drop(self, message: Mapping[str, Any], why: str) -> None:
+        """Somebody asked who waits no more; of what would have changed something the loop is told. From any thread."""
+        command = message.get("command")
+        if isinstance(command, str) and command in _REQUESTS:
+            self._dropped.append(f"a request to {command} was dropped: {why}; it was not carried out")
+            os.eventfd_write(self._wake, 1)
+
+    def dropped(self) -> list[str]:
+        """What was dropped since this was asked last, in words."""
+        return [self._dropped.popleft() for _ in range(len(self._dropped))]
 
     def wait(self, wait_s: float, descriptors: Iterable[int]) -> None:
         """Until somebody asks, one of the descriptors becomes readable, or the time is over."""

@@ -29,6 +29,7 @@ from watchdog.core.collectorview import CollectorView
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import BeatFact, Clocks, Device, Driver, Facts, Lock, Probed, Progress, Supervisor
 from watchdog.core.identity import ProcessId
+from watchdog.core.limits import Limits
 
 _NOT_MEASURED = Absent("not measured")
 NOT_ASKED = Absent("not looked at: no check that was asked for needs it")
@@ -47,8 +48,8 @@ _EVERY_S = {
 }
 _DEADLINE_S = 10.0
 # Samples of the devices to one question in calm times: each is as old as that then, and a loop that is woken with cold
-# caches speaks to the child a fifth as often.
-CALM_SAMPLES = 5
+# caches speaks to the child a tenth as often.
+CALM_SAMPLES = 10
 
 
 class Targets(Struct, frozen=True):
@@ -76,6 +77,7 @@ class OfRun(Struct, frozen=True, kw_only=True):
     probe: Fact[tuple[Probed, ...]] = _NOT_MEASURED
     blind_s: float = 0.0
     supervisor: Supervisor | None = None
+    limits: Callable[[Limits], Limits] = lambda limits: limits  # as the job's supervisor has them
 
 
 class Lookout:

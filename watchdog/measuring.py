@@ -23,7 +23,7 @@ from watchdog.core.baselines import Results, baseline, key_of, learned
 from watchdog.core.diagnosis import EXIT_UNKNOWN, EXIT_WARNING, exit_code
 from watchdog.core.facts import Absent, Device, Fact, Facts, Known, NotMeasured, Probe, Probed, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, next_step
-from watchdog.core.limits import Limits
+from watchdog.core.limits import Limits, fitting_several
 from watchdog.core.probing import beside, refused, to_measure
 from watchdog.errors import SettingsError, StateError
 from watchdog.render_facts import record_of
@@ -150,10 +150,12 @@ def probe(
 ) -> ProbeReport:
     """Measure `device` (a UUID, its beginning, an index, or "cpu"), or the job's devices; without any, the CPU.
 
-    Raises SettingsError for a device that is no name.
+    Raises SettingsError for a device that is no name, or fits several.
     """
     if device is not None and not device.strip():
         raise SettingsError(f"--device {device!r}: must be a UUID, its beginning, an index, or cpu")
+    if device not in (None, CPU):
+        _require_one(str(device), facts)
     wanted = limits if device in (None, CPU) else replace(limits, devices=(str(device),))
     found = to_measure(facts, wanted)
     on_cpu = device == CPU or (device is None and isinstance(facts.devices, Absent))
@@ -200,6 +202,15 @@ def _measure(
     left_out = tuple(each for each in measured.value if isinstance(each, NotMeasured))
     note = measuring.trouble if store else ""
     return ProbeReport(probes=probes, findings=findings, why=None, note=note, left_out=left_out)
+
+
+def _require_one(device: str, facts: Facts) -> None:
+    """Raises SettingsError for the beginning of several UUIDs."""
+    devices: tuple[Device, ...] = value_of(facts.devices) or ()
+    fitting = fitting_several(device, devices)
+    if fitting:
+        names = ", ".join(f"{each.index}: {each.label}" for each in fitting)
+        raise SettingsError(f"--device {device}: fits {len(fitting)} devices: {names}; give more of the UUID")
 
 
 def _there(facts: Facts) -> str:

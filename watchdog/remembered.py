@@ -17,9 +17,18 @@ from watchdog.contract import ContractError, decode_number
 from watchdog.core.devicefacts import XidFault
 from watchdog.core.fact import Fact, Known, value_of
 from watchdog.core.facts import BeatFact, Clocks, Device, Disk, Driver, Facts, Jump, OomKills, Progress, ProgressPoint
+from watchdog.core.limits import Limits
 from watchdog.render_facts import record_of
 
 T = TypeVar("T", bound=Struct)
+
+
+class Meant(Struct, frozen=True, kw_only=True):
+    """The devices that the job means, as the supervisor's own environment has it: see core/limits.py."""
+
+    devices: tuple[str, ...] | None
+    named: bool
+    doubt: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +48,17 @@ class Remembered:
     disks: Mapping[str, tuple[tuple[float, int], ...]] = dataclasses.field(default_factory=dict)
     xid_faults: Mapping[str, tuple[XidFault, ...]] = dataclasses.field(default_factory=dict)
     blind_s: float = 0.0
+    meant: Meant | None = None
+
+    def with_devices(self, limits: Limits) -> Limits:
+        """With the devices that the supervisor's trainer gets: an asker's CUDA_VISIBLE_DEVICES is not the job's."""
+        if self.meant is None:
+            return limits
+        meant = self.meant
+        return replace(limits, devices=meant.devices, devices_named=meant.named, devices_doubt=meant.doubt)
 
 
-def remember(facts: Facts) -> Remembered:
+def remember(facts: Facts, limits: Limits | None = None) -> Remembered:
     """What is worth handing on of a supervisor's newest facts."""
     disks = [disk.value for disk in facts.disks if isinstance(disk, Known)]
     driver = value_of(facts.driver)
@@ -56,6 +73,9 @@ def remember(facts: Facts) -> Remembered:
         disks={disk.purpose: disk.earlier for disk in disks},
         xid_faults={device.uuid: device.xid_faults for device in value_of(facts.devices) or () if device.xid_faults},
         blind_s=facts.blind_s,
+        meant=None
+        if limits is None
+        else Meant(devices=limits.devices, named=limits.devices_named, doubt=limits.devices_doubt),
     )
 
 
@@ -69,6 +89,7 @@ def from_record(record: Any) -> Remembered:
     """From JSON. Raises ContractError."""
     try:
         beat, progress, clocks, oom = record["beat"], record["progress"], record["clocks"], record["oom"]
+        meant = record["meant"]
         return Remembered(
             at_s=float(record["at_s"]),
             beat=None if beat is None else _made(BeatFact, _numbers(beat, "age_s", "deadline_s")),
@@ -86,6 +107,7 @@ def from_record(record: Any) -> Remembered:
                 for uuid, faults in record["xid_faults"].items()
             },
             blind_s=float(record["blind_s"]),
+            meant=None if meant is None else _made(Meant, meant),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ValidationError) as error:
         raise ContractError(f"the supervisor's facts cannot be read ({error}); is it another version?") from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from watchdog.contract import decode_number, encode_number
 from watchdog.core.figures import gib
+from watchdog.core.limits import GPU_MEMORY_NEED_BYTES
 from watchdog.core.view import CollectorView, DeviceView, FindingView, RunView, StatusView
 
 _BAR = 10
@@ -50,8 +51,9 @@ def live_line(view: StatusView) -> str:
     run = view.run
     if view.state == "backoff" and view.next_launch_s is not None:
         return f"{'wait':<9} next run in {duration(view.next_launch_s)}"
-    if view.state in ("gating", "weighing") and view.now_wall_s - view.since_wall_s > 3 and not view.waiting_for:
-        return f"{'choose':<9} reading checkpoints back, for {duration(view.now_wall_s - view.since_wall_s)} now"
+    since_s = 0.0 if view.since_wall_s is None else view.now_wall_s - view.since_wall_s
+    if view.state in ("gating", "weighing") and since_s > 3 and not view.waiting_for:
+        return f"{'choose':<9} reading checkpoints back, for {duration(since_s)} now"
     if run is None or not run.alive:
         return ""
     parts = [f"run {run.number:<5} {_progress(run)}"]
@@ -88,9 +90,14 @@ def after_hold(options: str) -> str:
 
 def status_lines(view: StatusView) -> list[str]:
     """`watchdog status` for people."""
-    since = duration(max(0.0, view.now_wall_s - view.since_wall_s))
-    who = f"supervisor pid {view.supervisor_pid}" if view.supervisor_pid else "no supervisor runs"
-    lines = [f"{'job':<11} {view.job} · {view.state} for {since} · {who}"]
+    state = view.state
+    if view.since_wall_s is not None:
+        state += f" for {duration(view.now_wall_s - view.since_wall_s)}"
+    nobody = "no supervisor runs" if view.silence is None else "no supervisor answers"
+    who = f"supervisor pid {view.supervisor_pid}" if view.supervisor_pid else nobody
+    lines = [f"{'job':<11} {view.job} · {state} · {who}"]
+    if view.silence:
+        lines.append(f"{'watchdog':<11} {view.silence}")
     if view.hold_reason:
         lines.append(f"{'HOLD':<11} {view.hold_reason}")
         if view.last_error:
@@ -105,11 +112,13 @@ def status_lines(view: StatusView) -> list[str]:
     run = view.run
     if run is not None:
         how = "adopted" if run.adopted else "launched"
-        if view.supervisor_pid is None:
+        if view.silence is not None:
+            how = "alive"
+        elif view.supervisor_pid is None:
             how = "alive without a supervisor (watchdog run goes on with it)"
         alive = f"{how}, pid {run.beat_pid or run.leader_pid or run.shim_pid}" if run.alive else "over"
         if run.alive is None:
-            alive = f"may be alive: {run.status}; watchdog run finds out"
+            alive = f"may be alive: {run.status}"
         progress = f" · {_progress(run)}" if run.alive else ""
         lines.append(f"{'run ' + str(run.number):<11} {alive}{progress}")
         if run.alive and run.loss is not None:
@@ -132,7 +141,11 @@ def status_lines(view: StatusView) -> list[str]:
     if view.lost_s:
         lines.append(f"{'time':<11} {ettr_line(view)}")
     if view.memory_available_bytes is not None:
-        need = f", the job states {gib(view.memory_need_bytes)}" if view.memory_need_bytes is not None else ""
+        need = ""
+        if view.memory_need_bytes is not None:
+            kind = "GPU job" if view.memory_need_bytes == GPU_MEMORY_NEED_BYTES else "job"
+            who = "the job states" if view.memory_need_stated else f"by default a {kind} is taken to need"
+            need = f", {who} {gib(view.memory_need_bytes)} GiB"
         lines.append(f"{'memory':<11} {gib(view.memory_available_bytes)} GiB available{need}")
     if view.sentence:
         lines.append(f"{'last':<11} {view.sentence}")

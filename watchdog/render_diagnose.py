@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from watchdog.checks.catalogue import CATALOGUE, Check
-from watchdog.core.diagnosis import Diagnosis, JobSeen
+from watchdog.core.diagnosis import EXIT_UNKNOWN, Diagnosis, JobSeen
 from watchdog.core.fact import Absent
 from watchdog.core.findings import Finding, Remedy, Severity, next_step
 from watchdog.core.limits import Limits
@@ -57,13 +57,16 @@ def human(diagnosis: Diagnosis, *, colour: bool = False, everything: bool = Fals
     """
     lines: list[str] = []
     quiet = 0
+    start = "" if diagnosis.job is None else diagnosis.job.start
     head = [] if diagnosis.job is None else _job_lines(diagnosis.job, colour, everything)
+    for other in diagnosis.others:
+        head.extend(_job_lines(other, colour, everything))
     for finding in sorted(diagnosis.findings, key=lambda finding: -finding.severity):
         is_absent = finding.severity is Severity.OK and finding.check in diagnosis.absent
         if finding.severity is Severity.OK and not is_absent and not everything:
             quiet += 1
             continue
-        lines.extend(_lines(finding, is_absent, colour, options))
+        lines.extend(_lines(finding, is_absent, colour, options, start))
     if everything:
         lines.extend(_silent(diagnosis))
     if quiet:
@@ -94,7 +97,7 @@ def _padded(word: str, severity: Severity, colour: bool) -> str:
 
 
 def _silent(diagnosis: Diagnosis) -> list[str]:
-    """Checks that had nothing to look at and said nothing."""
+    """Checks that had nothing to look at and said nothing; last, in one line, those that saw nothing to judge."""
     lines = []
     spoken = {finding.check for finding in diagnosis.findings}
     for check in CATALOGUE:
@@ -102,20 +105,23 @@ def _silent(diagnosis: Diagnosis) -> list[str]:
             fact = getattr(diagnosis.facts, check.needs[0])
             why = fact.why if isinstance(fact, Absent) and fact.why else "there is nothing to look at"
             lines.append(f"{_ABSENT:<{_WIDTH}}{check.name} · {printable(why)}")
+    rest = [check.name for check in CATALOGUE if check.name not in spoken and check.name not in diagnosis.absent]
+    if rest and diagnosis.job is not None:  # else only some checks were asked for
+        lines.append(f"{_ABSENT:<{_WIDTH}}not judged here: {', '.join(rest)}")
     return lines
 
 
-def _lines(finding: Finding, is_absent: bool, colour: bool, options: str) -> list[str]:
+def _lines(finding: Finding, is_absent: bool, colour: bool, options: str, start: str) -> list[str]:
     word = _ABSENT if is_absent else _WORDS[finding.severity]
     title = printable(finding.subject)
-    if finding.check.replace("-", " ") != finding.subject:
+    if finding.subject not in (finding.check, finding.check.replace("-", " ")):
         title += f" · {finding.check}"
     lines = [f"{_padded(word, finding.severity, colour)}{title} · {printable(finding.reason)}"]
     lines.extend(f"  {printable(line)}" for line in finding.evidence)
     if finding.cause:
         lines.append(f"  {'cause':<{_WIDTH - 2}}{printable(finding.cause)}")
     if finding.remedy is not Remedy.NONE:
-        lines.append(f"  {'next':<{_WIDTH - 2}}{printable(next_step(finding, options))}")
+        lines.append(f"  {'next':<{_WIDTH - 2}}{printable(next_step(finding, options, start))}")
     return lines
 
 
@@ -124,21 +130,13 @@ def to_json(diagnosis: Diagnosis, options: str = "") -> dict[str, Any]:
 
     `format` is raised when a field changes its meaning or goes away.
     """
-    job = diagnosis.job
+    start = "" if diagnosis.job is None else diagnosis.job.start
     return {
         "format": FORMAT,
         "exit_code": diagnosis.exit_code,
         "taken_wall_s": diagnosis.taken_wall_s,
-        "job": None
-        if job is None
-        else {
-            "name": job.name,
-            "state": job.state,
-            "severity": job.severity.name.lower(),
-            "reason": printable(job.reason),
-            "evidence": [printable(line) for line in job.evidence],
-            "next": printable(job.next) or None,
-        },
+        "job": None if diagnosis.job is None else _job_record(diagnosis.job),
+        "others": [_job_record(other) for other in diagnosis.others],
         "findings": [
             {
                 "check": finding.check,
@@ -150,13 +148,29 @@ def to_json(diagnosis: Diagnosis, options: str = "") -> dict[str, Any]:
                 "evidence": [printable(line) for line in finding.evidence],
                 "cause": printable(finding.cause) or None,
                 "remedy": finding.remedy.name.lower(),
-                "next": None if finding.remedy is Remedy.NONE else printable(next_step(finding, options)),
+                "next": None if finding.remedy is Remedy.NONE else printable(next_step(finding, options, start)),
             }
             for finding in diagnosis.findings
         ],
         "collectors": {name: dataclasses.asdict(view) for name, view in diagnosis.collectors.items()},
         "facts": record_of(diagnosis.facts),
     }
+
+
+def _job_record(job: JobSeen) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "state": job.state,
+        "severity": job.severity.name.lower(),
+        "reason": printable(job.reason),
+        "evidence": [printable(line) for line in job.evidence],
+        "next": printable(job.next) or None,
+    }
+
+
+def failure(words: str) -> dict[str, Any]:
+    """What a program gets where there is no answer: why."""
+    return {"format": FORMAT, "exit_code": EXIT_UNKNOWN, "error": printable(words)}
 
 
 def listing() -> str:

@@ -40,14 +40,24 @@ def schema() -> dict[str, Any]:
         "exit_code": {"enum": [0, 1, 2, 3], "description": "0 ok, 1 warning, 2 critical, 3 unknown."},
         "taken_wall_s": {"type": "number", "description": "Seconds since the epoch."},
         "job": {"anyOf": [_job(), {"type": "null"}], "description": "null where only some checks were asked for."},
+        "others": {
+            "type": "array",
+            "items": _job(),
+            "description": "Where no job was named: further jobs that are on hold, or of which nothing can be told.",
+        },
         "findings": {"type": "array", "items": _finding(), "description": "In the order of the catalogue."},
         "collectors": {"type": "object", "additionalProperties": collector},
         "facts": facts,
     }
+    failure = {
+        "format": {"const": FORMAT},
+        "exit_code": {"const": 3},
+        "error": {"type": "string", "description": "Why there is no answer: a wrong command line or configuration."},
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "watchdog diagnose --json",
-        **_object(properties),
+        "anyOf": [_object(properties), _object(failure)],
         "$defs": definitions,
     }
 

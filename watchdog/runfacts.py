@@ -16,7 +16,7 @@ from watchdog.collectors.beats import see_beat
 from watchdog.collectors.processes import this_host
 from watchdog.collectors.run import read_exit, read_start
 from watchdog.contract import ContractError
-from watchdog.control import NoSupervisorError, request_and_pid
+from watchdog.control import NoSupervisorError, SilentError, request_and_pid, words_of_silence
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 from watchdog.core.facts import BeatFact, Facts, Progress, Supervisor
 from watchdog.core.identity import ProcessId
@@ -38,6 +38,8 @@ def of_run(
     memory, supervisor = _remembered(folders)
     run, root = _run_of(settings, folders, clock, memory)
     run = replace(run, supervisor=supervisor)
+    if not isinstance(memory, str):
+        run = replace(run, limits=memory.with_devices)
     return (lambda facts: facts if isinstance(memory, str) else with_memory(facts, memory)), run, root
 
 
@@ -126,6 +128,9 @@ def _remembered(folders: JobFolders) -> tuple[Remembered | str, Supervisor | Non
     except NoSupervisorError:
         nobody = Supervisor(pid=None, silence=f"nobody listens at {folders.socket}")
         return "it has no supervisor that remembers; watchdog run adopts it", nobody
+    except SilentError as error:
+        words = words_of_silence(error.pid, error)
+        return words, Supervisor(pid=None, silence=words)
     except ContractError as error:
         return str(error), supervisor
     except (ControlError, OSError) as error:

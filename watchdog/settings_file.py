@@ -17,7 +17,8 @@ import msgspec
 
 from watchdog import contract
 from watchdog.errors import SettingsError
-from watchdog.settings_keys import Place, did_you_mean, keys_of, one_line, problem, written_name
+from watchdog.settings_keys import Place, keys_of, one_line, problem, written_name
+from watchdog.settings_meta import did_you_mean
 from watchdog.settings_shape import SECTIONS, SHARED_SECTIONS
 
 FILE_NAME: Final = "watchdog.toml"

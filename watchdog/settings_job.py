@@ -12,7 +12,8 @@ from pathlib import PurePath
 from typing import Final
 
 from watchdog.settings_file import Document, JobTable
-from watchdog.settings_keys import as_toml, did_you_mean, one_line
+from watchdog.settings_keys import as_toml, one_line
+from watchdog.settings_meta import did_you_mean
 from watchdog.settings_shape import DEFAULT_JOB
 
 # These run something else; the job is called after that.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -192,15 +192,3 @@ def problem(label: str, written: object, what: str, source: str) -> str:
     text = one_line(masking.mask_text(text[:_SEARCHED_CHARACTERS]))
     limit = min(len(one_line(label)), _SHOWN_CHARACTERS) + _SHOWN_CHARACTERS
     return one_line(f"{text if len(text) <= limit else text[:limit] + '...'}: {what} ({source})")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` when something known is close, else the list of what is known."""
-    import difflib  # 7 ms that only a typing error is worth
-
-    names = list(known)
-    lower = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name[:200].lower(), list(lower), n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {lower[close[0]]}?"
-    return f"; known are {', '.join(names)}" if len(names) <= 16 else ""

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, field
 
 from watchdog.core.limits import Limits as CoreLimits
-from watchdog.settings_meta import key, key_name
+from watchdog.settings_meta import did_you_mean, key, key_name
 
 _DEFAULT: Final = CoreLimits()
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
@@ -24,9 +24,9 @@ _XID: Final = 'a table such as { 43 = "ignore" }; the actions are ' + ", ".join(
 def _check_off(names: tuple[str, ...]) -> str:
     from watchdog.checks.catalogue import CATALOGUE  # only for who switches one off
 
-    known = {check.name for check in CATALOGUE}
+    known = [check.name for check in CATALOGUE]
     wrong = [name for name in names if name not in known]
-    return f"there is no check {wrong[0]!r}; watchdog diagnose --list names them" if wrong else ""
+    return f"there is no check {wrong[0]!r}{did_you_mean(wrong[0], known)}" if wrong else ""
 
 
 def _check_xid(overrides: Mapping[str, str]) -> str:

@@ -1,8 +1,11 @@
-"""How a key of the settings is described: one `key(...)` a field, which checking, messages and the template all use."""
+"""How a key of the settings is described: one `key(...)` a field, which checking, messages and the template all use.
+
+Also what is said of a name that nobody knows: here, since keys check names of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from msgspec import Meta
@@ -35,3 +38,15 @@ def key(
     if pattern is not None:
         return Meta(description=description, extra=extra, pattern=pattern)
     return Meta(description=description, extra=extra, ge=ge, le=le)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` when something known is close, else the list of what is known."""
+    import difflib  # 7 ms that only a typing error is worth
+
+    names = list(known)
+    lower = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name[:200].lower(), list(lower), n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {lower[close[0]]}?"
+    return f"; known are {', '.join(names)}" if len(names) <= 16 else ""

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from watchdog.collectors.outputlog import first_data
+from watchdog.control import unseen
 from watchdog.core.history import fold
 from watchdog.errors import StateError
 from watchdog.ledger import read_events
@@ -20,7 +21,7 @@ _LOOK_EVERY_S = 0.25
 
 
 def log_of(settings: Settings, *, output: bool) -> Path:
-    """Which file it is. Raises StateError when there is none yet."""
+    """Which file it is. Raises StateError when there is none yet, or none for us."""
     folders = folders_of(settings)
     path = folders.screen_log
     if output:
@@ -28,8 +29,12 @@ def log_of(settings: Settings, *, output: bool) -> Path:
         if run_id is None:
             raise StateError(f"job {settings.job.name} has no run yet; start one: watchdog run")
         path = folders.run(run_id).log
-    if not path.exists():
-        raise StateError(f"{path} does not exist (yet); start the job: watchdog run")
+    try:
+        open(path, "rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+        raise StateError(f"{path} does not exist (yet); start the job: watchdog run") from None
+    except OSError as error:
+        raise StateError(unseen(path, error)) from error
     return path
 
 

@@ -34,6 +34,7 @@ _LABELS = {
     "supervisor_leaving": "watchdog",
     "gap": "watchdog",
     "ledger_damaged": "watchdog",
+    "request_dropped": "watchdog",
     "checkpoint_verified": "verified",
     "checkpoint_doubtful": "doubtful",
     "checkpoint_refused": "refused",
@@ -102,6 +103,7 @@ def make_view(
         checkpoint_age_s=None if history.newest_wall_s is None else max(0.0, wall_s - history.newest_wall_s),
         memory_available_bytes=_available(facts),
         memory_need_bytes=settings.memory.need_bytes if host is None else host.memory_need_bytes,
+        memory_need_stated=settings.memory.need_bytes is not None,
         collectors={} if host is None else host.views(),
         findings=()
         if host is None

@@ -207,6 +207,8 @@ class Supervisor:
                     self._note("gap", f"this process was away for {away_s:.0f} s: every grace begins anew")
                     self._host.ask_afresh(away_s)
                     self._progress.skip(away_s)
+                for words in self._listener.dropped():
+                    self._note("request_dropped", words)
                 busy = self._turn(self._gather(now_s, gap=gap))
                 if self._listener.insisted:
                     self._screen.line("watchdog", "left at once; what runs goes on, watchdog run adopts it")
@@ -222,7 +224,7 @@ class Supervisor:
             self._job.ledger.close()
 
     def _open_socket(self) -> ControlServer:
-        control = ControlServer(self._job.folders.socket, self._listener.answer, os.getuid())
+        control = ControlServer(self._job.folders.socket, self._listener.answer, os.getuid(), self._listener.drop)
         control.start()
         return control
 
@@ -491,7 +493,8 @@ class Supervisor:
         )
         with self._view_lock:
             self._view = view
-        self._remembered = remember(self._host.facts)  # one assignment: the socket's thread sees the old or the new one
+        # One assignment: the socket's thread sees the old or the new one.
+        self._remembered = remember(self._host.facts, self._host.limits)
         if self._metrics is not None:
             self._metrics.publish(view)
         if plan.rule == "gate closed" and seen.gates:

@@ -14,6 +14,8 @@ import pytest
 
 from bench.campaign_bed import WATCHDOG, wait_for
 from tests.host.bed import SLEEPER, HostBed, counter, make_bed, script, strict_json
+from tests.unit.test_asking import hold
+from watchdog.settings import load
 
 TALKER = "import sys, time\nn = 0\nwhile True:\n    n += 1\n    print(f'line {n}', flush=True)\n    time.sleep(0.02)\n"
 
@@ -85,6 +87,38 @@ def test_asking_about_a_job_that_never_was_leaves_nothing_behind(tmp_path: Path)
     answer = run_here(tmp_path, "status", "--json")
     assert strict_json(answer.stdout)["job"] == "train"
     assert strict_json(answer.stdout)["state"] == "finished"
+
+
+def test_a_wrong_name_is_an_error_where_others_are_known(tmp_path: Path) -> None:
+    assert run_here(tmp_path, "run", "--job", "train", "--", "true").returncode == 0
+    for command, code in (("status", 2), ("logs", 2), ("stop", 2), ("relaunch", 2), ("diagnose", 3), ("probe", 3)):
+        answer = run_here(tmp_path, command, "--job", "tarin")
+        assert (answer.returncode, answer.stdout) == (code, ""), command
+        assert "--job tarin: no such job; did you mean train?; here are train" in answer.stderr
+
+
+def test_what_to_start_is_the_same_job_from_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    config = tmp_path / "a/w.toml"
+    config.write_text('[job]\nname = "n"\ncommand = ["true"]\n')
+    assert run_here(tmp_path, "run", "--config", "a/w.toml").returncode == 0
+    assert run_here(tmp_path, "run", "--job", "m", "--", "sh", "-c", "exit 0").returncode == 0
+    told = run_here(tmp_path, "relaunch", "--job", "n").stdout
+    assert told.endswith(f"start the supervisor: watchdog run --config {config} --job n\n")
+    told = run_here(tmp_path, "relaunch", "--job", "m").stdout
+    assert told.endswith(f"start the supervisor: cd {tmp_path} && watchdog run --job m -- sh -c 'exit 0'\n")
+
+
+def test_without_a_name_every_job_on_hold_is_told(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        hold(load(environ={}, home=tmp_path, cwd=tmp_path, command=["sh"], job=name), ["sh", "-c", "exit 1"])
+    assert "is lifted" in run_here(tmp_path, "relaunch", "--job", "good").stdout
+    answer = run_here(tmp_path, "diagnose", "--no-probe")
+    assert answer.returncode == 2
+    assert [line for line in answer.stdout.splitlines() if line.startswith("HOLD")] == ["HOLD      job bad · why"]
+    assert "watchdog relaunch --job bad" in answer.stdout
+    others = strict_json(run_here(tmp_path, "diagnose", "--no-probe", "--json").stdout)["others"]
+    assert [(each["name"], each["state"]) for each in others] == [("bad", "hold")]
 
 
 def test_init(tmp_path: Path) -> None:

@@ -513,6 +513,71 @@ def test_a_message_that_is_too_long_is_not_even_sent(path: Path) -> None:
         request(path, {"a": "x" * 70_000})
 
 
+# --- whoever asked waits no more ----------------------------------------------------------------------------
+def boottime_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@pytest.fixture
+def deaf(path: Path) -> Iterator[tuple[ControlServer, list[dict[str, Any]], list[str]]]:
+    """A server, what it handled, and what it dropped."""
+    handled: list[dict[str, Any]] = []
+    dropped: list[str] = []
+    server = ControlServer(
+        path,
+        lambda message: handled.append(message) or {"ok": True},
+        os.getuid(),
+        lambda message, why: dropped.append(f"{message['do']}: {why}"),
+    )
+    server.start()
+    yield server, handled, dropped
+    server.stop()
+
+
+def test_a_request_that_is_read_too_late_is_dropped(
+    path: Path, deaf: tuple[ControlServer, list[dict[str, Any]], list[str]]
+) -> None:
+    _, handled, dropped = deaf
+    line = json.dumps({"do": "stop", "until_boottime_s": boottime_s() - 2.0}).encode() + b"\n"
+    answer = send_raw(path, line)
+    assert answer["ok"] is False
+    assert "gave up 2.0 s ago; it was not carried out and will not be" in answer["error"]
+    assert (handled, len(dropped)) == ([], 1)
+    assert request(path, {"do": "stop"}, timeout_s=20) == {"ok": True}
+    assert handled == [{"do": "stop"}], "in time, and the handler sees nothing of the deadline"
+
+
+@pytest.mark.parametrize("until", ["soon", True, [1], float("nan")])
+def test_a_deadline_that_is_none_is_refused(
+    until: object, path: Path, deaf: tuple[ControlServer, list[dict[str, Any]], list[str]]
+) -> None:
+    assert send_raw(path, json.dumps({"do": "stop", "until_boottime_s": until}).encode() + b"\n")["ok"] is False
+    assert deaf[1] == []
+
+
+def test_a_request_whose_asker_has_hung_up_is_dropped_and_one_that_only_says_no_more_is_not(
+    path: Path, deaf: tuple[ControlServer, list[dict[str, Any]], list[str]]
+) -> None:
+    server, handled, dropped = deaf
+    with connect(path) as connection:
+        connection.sendall(b'{"do": "stop"}\n')
+        connection.shutdown(socket.SHUT_WR)
+        assert read_answer(connection) == {"ok": True}
+    server.stop()
+    ours = ControlServer(path, server._handle, os.getuid(), server._dropped)
+    listening = threading.Event()
+    accept, ours._accept = ours._accept, lambda: listening.wait(20) and accept()  # type: ignore[method-assign,func-returns-value,assignment]
+    ours.start()
+    connection = connect(path)
+    connection.sendall(b'{"do": "relaunch"}\n')
+    connection.close()
+    listening.set()
+    assert request(path, {"do": "status"}, timeout_s=20) == {"ok": True}
+    ours.stop()
+    assert handled == [{"do": "stop"}, {"do": "status"}]
+    assert dropped == ["relaunch: whoever asked has hung up"]
+
+
 # --- another user -------------------------------------------------------------------------------------------
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -593,5 +658,8 @@ def test_the_owner_and_root_are_heard(open_folder: Path, start: Start) -> None:
 def test_the_client_says_that_the_socket_is_anothers(open_folder: Path, start: Start) -> None:
     start(open_folder / "c.sock")
     said = as_nobody(REQUEST, open_folder / "c.sock")
-    assert said.startswith("ControlError ")
+    assert said.startswith("OutOfReachError ")
     assert "belongs to another user" in said
+    open_folder.chmod(0o700)
+    said = as_nobody(REQUEST, open_folder / "c.sock")
+    assert f"cannot be seen by uid {NOBODY}: {open_folder}/c.sock: Permission denied" in said

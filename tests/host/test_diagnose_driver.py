@@ -88,6 +88,52 @@ def test_a_driver_that_hangs_is_unknown_within_the_time_that_was_given(
     assert 2 <= took_s < 4
 
 
+def test_a_driver_that_hangs_is_told_alike_however_short_the_wait(diagnose: Callable[..., Answer]) -> None:
+    answer, _ = diagnose("hang nvmlInitWithFlags\n[device]\n", "--no-probe", "--wait", "1", "--check", "driver")
+    assert answer.returncode == 3
+    assert "(60 s of it would be a hung driver)" in answer.stdout
+    assert "next    watchdog diagnose --wait 70" in answer.stdout
+    assert "sampling child leaves by itself within 90 s" in answer.stdout
+
+
+@pytest.mark.parametrize("check", ["ecc", "lock-unlinked", "reset-required", "sysmem-paging", "windows-drive"])
+def test_a_check_asked_for_by_name_has_a_word_where_nothing_is_to_judge(
+    check: str, diagnose: Callable[..., Answer]
+) -> None:
+    answer, _ = diagnose("[device]\n", "--no-probe", "--check", check)
+    assert answer.returncode == 0, answer
+    (line,) = answer.stdout.splitlines()
+    assert line.startswith(f"absent    {check} · nothing here that it judges: "), line
+    answer, _ = diagnose("[device]\n", "--no-probe", "--json", "--check", check)
+    (finding,) = strict_json(answer.stdout)["findings"]
+    assert (finding["check"], finding["absent"], finding["severity"]) == (check, True, "ok")
+
+
+@pytest.mark.parametrize("check", ["driver-hung", "gpu-lost", "device-missing", "xid", "blind", "compute-floor"])
+def test_under_a_driver_that_hangs_no_check_passes_in_silence(check: str, diagnose: Callable[..., Answer]) -> None:
+    answer, _ = diagnose("hang nvmlInitWithFlags\n[device]\n", "--wait", "1", "--check", check)
+    assert answer.returncode == 3, answer
+    assert answer.stdout.startswith(f"unknown   {check} · NVML has not answered for "), answer.stdout
+
+
+def test_all_names_what_was_not_judged(diagnose: Callable[..., Answer]) -> None:
+    answer, _ = diagnose("[device]\n", "--no-probe", "--all")
+    (line,) = [line for line in answer.stdout.splitlines() if "not judged here: " in line]
+    assert line.startswith("absent    not judged here: ")
+    assert {"ecc", "sysmem-paging", "windows-drive"} <= set(line.partition(": ")[2].split(", "))
+
+
+def test_a_failure_of_its_own_is_json_where_json_was_asked_for(diagnose: Callable[..., Answer]) -> None:
+    answer, _ = diagnose(None, "--json", "--config", "nowhere.toml")
+    found = strict_json(answer.stdout)
+    assert (answer.returncode, found["exit_code"]) == (3, 3)
+    assert "nowhere.toml" in found["error"]
+    assert set(found) == {"format", "exit_code", "error"}
+    wrong, _ = diagnose(None, "--json", "--colour")
+    assert (wrong.returncode, "--colour" in strict_json(wrong.stdout)["error"]) == (3, True)
+    assert "nowhere.toml" in answer.stderr
+
+
 @pytest.mark.skipif(
     nothing_here(Roots(), find_library(Roots(), {})) is None, reason="this host has a driver of its own"
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.bed import CLOCK
-from watchdog.asking import relaunch_job, status_of, stop_job
+from watchdog.asking import how_to_start, relaunch_job, start_command, status_of, stop_job
 from watchdog.checks.catalogue import CATALOGUE
 from watchdog.collectors.processes import this_host
 from watchdog.diagnosing import diagnose_job
@@ -53,7 +53,40 @@ def test_what_to_start_without_the_command_at_hand(tmp_path: Path) -> None:
     """`watchdog relaunch --job x` knows the command from the ledger alone."""
     hold(load(environ={}, home=tmp_path, cwd=tmp_path, command=["true"], job="x"), ["python", "my train.py"])
     asked = load(environ={}, home=tmp_path, cwd=tmp_path, job="x")
-    assert relaunch_job(asked, []).endswith("watchdog run -- python 'my train.py'")
+    assert relaunch_job(asked, []).endswith("watchdog run --job x -- python 'my train.py'")
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ({"command": ["sh", "-c", "kill -9 $$"], "directory": "/my data"},
+         "cd '/my data' && watchdog run --job x -- sh -c 'kill -9 $$'"),
+        ({"command": ["sh"], "directory": "/data", "config": "{config}"}, "watchdog run --config {config} --job x"),
+        ({"command": ["sh"], "directory": "/data", "config": "/gone.toml"}, "cd /data && watchdog run --job x -- sh"),
+        ({"command": ["python", "-m", "trainer"], "directory": "/data", "built_in": True}, "watchdog run --job x"),
+        ({"command": ["sh", "--token", "***"], "directory": "/data"},
+         "cd /data && watchdog run --job x -- sh --token '***' (with what is hidden or cut here put in again)"),
+        ({}, "watchdog run --job x"),
+    ],
+)  # fmt: skip
+def test_the_command_that_supervises_the_very_job_again(launch: dict[str, object], words: str, tmp_path: Path) -> None:
+    """From whatever folder, with its own name: else it would be another job."""
+    config = tmp_path / "w.toml"
+    config.write_text('[jobs.x]\ncommand = ["sh"]\n')
+    launch = {name: str(config) if each == "{config}" else each for name, each in launch.items()}
+    asked = load(environ={}, home=tmp_path, cwd=tmp_path, job="x")
+    folders = folders_of(asked)
+    ledger = open_ledger(folders, CLOCK, this_host())
+    with contextlib.closing(ledger):
+        ledger.record("run_launching", "x", number=1, run_id="1-a", baseline_step=-1, **launch)
+    assert start_command(asked) == words.format(config=config)
+
+
+def test_a_configuration_in_this_folder_is_named_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "watchdog.toml").write_text('[job]\nname = "n"\ncommand = ["sh"]\n')
+    asked = load(environ={}, home=tmp_path, cwd=tmp_path)
+    assert how_to_start(asked, ()) == f"watchdog run --config {tmp_path}/watchdog.toml --job n"
 
 
 def test_another_supervisor_has_the_lock(settings: Settings) -> None:

@@ -107,6 +107,13 @@ def test_the_worst_finding_is_the_exit_code(severities: tuple[Severity, ...], co
     assert made_of(*severities).exit_code == code
 
 
+def test_another_job_on_hold_is_critical_and_stands_in_the_head() -> None:
+    assert exit_code(made_of(Severity.OK).findings, (), RUNNING, (HELD,)) == 2
+    diagnosis = replace(made_of(Severity.OK, job=RUNNING), others=(HELD,))
+    assert human(diagnosis).startswith("HOLD      job big · 3 runs in a row")
+    assert [each["state"] for each in to_json(diagnosis)["others"]] == ["hold"]
+
+
 def test_a_job_on_hold_is_as_critical_as_a_finding() -> None:
     assert made_of(Severity.OK, job=HELD).exit_code == 2
     assert made_of(Severity.OK, job=RUNNING).exit_code == 0
@@ -480,12 +487,27 @@ def test_the_next_step_names_the_job() -> None:
             "GPU-3f1c0a52-11",
             "end what uses the device, then reset it: sudo nvidia-smi --gpu-reset -i GPU-3f1c0a52-11, or reboot",
         ),
+        (
+            Remedy.RESET_DEVICE,
+            "no UUID, index 1",
+            "end what uses the device, then reset it: sudo nvidia-smi --gpu-reset -i 1, or reboot",
+        ),
         (Remedy.ASK_OWNER, None, Remedy.ASK_OWNER.value),  # "the watchdog ends nothing" is no command
     ],
 )
 def test_the_next_step_is_what_a_person_types(remedy: Remedy, device: str | None, words: str) -> None:
     finding = Finding(check="x", severity=Severity.WARNING, subject="s", reason="r", remedy=remedy, device=device)
     assert next_step(finding, " --job large") == words
+
+
+def test_a_next_step_that_starts_the_job_names_its_trainer() -> None:
+    start = "cd /a && watchdog run --job big -- sh"
+    finding = Finding(check="x", severity=Severity.WARNING, subject="s", reason="r", remedy=Remedy.WAIT)
+    job = replace(RUNNING, start=start)
+    diagnosis = replace(made_of(Severity.OK, job=job), findings=(finding,))
+    words = f"wait: the supervisor acts by itself; where none runs: {start}"
+    assert human(diagnosis, options=" --job big").splitlines()[-1] == f"  next    {words}"
+    assert to_json(diagnosis, " --job big")["findings"][0]["next"] == words
 
 
 def test_the_listing_names_every_check_with_what_it_proves() -> None:

@@ -71,9 +71,7 @@ def test_without_any_run_there_is_nothing_to_be_stale(settings: Settings) -> Non
     assert {finding.reason for finding in diagnosis.findings} == {"no run was ever launched"}
 
 
-def test_a_state_folder_that_never_answers_is_told_in_time(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_folder_that_never_answers_is_told_in_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be had in a test is the dead mount; the call that does not come back from it is."""
     released = threading.Event()
     monkeypatch.setattr(JobFolders, "run_record", property(lambda self: released.wait(60) or Path("/nowhere")))

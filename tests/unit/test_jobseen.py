@@ -13,7 +13,7 @@ from tests.host.bed import CLOCK, SLEEPER, folders_in, make_bed, strict_json
 from watchdog.checks.catalogue import CATALOGUE
 from watchdog.collectors.processes import this_host
 from watchdog.core.findings import Severity
-from watchdog.core.view import RunView, StatusView
+from watchdog.core.view import FindingView, RunView, StatusView
 from watchdog.diagnosing import chosen, diagnose_job
 from watchdog.folders import JobFolders
 from watchdog.jobseen import NEVER, job_seen, of_view
@@ -23,6 +23,8 @@ from watchdog.settings import Settings, load
 START = "watchdog run --job big"
 LEFT = "stopped on request, the job is not finished: step 180 is verified"
 RUN = RunView(number=7, run_id="7-a", alive=True, step=1180)
+
+LEDGER = FindingView(check="ledger", severity="critical", subject="ledger", reason="it is no ledger", next="mend it")
 
 
 def view(state: str, **more: Any) -> StatusView:
@@ -60,6 +62,24 @@ def alone(state: str, **more: Any) -> StatusView:
             START,
         ),
         (
+            view("unanswered", silence="supervisor pid 4700 does not answer", run=RUN),
+            Severity.WARNING,
+            "supervisor pid 4700 does not answer",
+            "",
+        ),
+        (
+            alone("unsupervised", silence="whether one lives cannot be told", run=dataclasses.replace(RUN, alive=None)),
+            Severity.UNKNOWN,
+            "whether one lives cannot be told",
+            "",
+        ),
+        (
+            view("running", run=RUN, findings=(LEDGER,)),
+            Severity.UNKNOWN,
+            "run 7 is alive, at step 1,180",
+            "",
+        ),
+        (
             view("hold", hold_reason="3 runs ended without a new checkpoint"),
             Severity.CRITICAL,
             "3 runs ended without a new checkpoint",
@@ -70,6 +90,14 @@ def alone(state: str, **more: Any) -> StatusView:
 def test_each_state_in_a_line(seen: StatusView, severity: Severity, reason: str, next_step: str) -> None:
     job = of_view(seen, START)
     assert (job.name, job.state, job.severity, job.reason, job.next) == ("big", seen.state, severity, reason, next_step)
+
+
+def test_what_else_is_to_be_known_is_evidence() -> None:
+    silent = "supervisor pid 4700 does not answer"
+    assert of_view(view("unanswered", silence=silent, run=RUN), START).evidence == ("run 7 is alive",)
+    assert of_view(view("finished", silence=silent), START).evidence == (silent,)
+    assert of_view(view("finished", silence=silent), START).severity is Severity.UNKNOWN
+    assert of_view(view("running", run=RUN, findings=(LEDGER,)), START).evidence == ("it is no ledger",)
 
 
 def test_a_hold_tells_the_last_error_and_a_run_that_could_not_be_ended() -> None:

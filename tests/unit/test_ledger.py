@@ -14,7 +14,7 @@ import pytest
 from watchdog.clock import SystemClock
 from watchdog.core.history import fold
 from watchdog.errors import RecordingError, StateError
-from watchdog.ledger import BALLAST_BYTES, LINE_LIMIT_BYTES, Ledger, parse_line, read_events
+from watchdog.ledger import BALLAST_BYTES, END_BYTES, LINE_LIMIT_BYTES, Ledger, parse_line, read_events, read_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -129,6 +129,52 @@ GARBAGE = [
     b"\xff\xfe" * 10,
     b"x" * (LINE_LIMIT_BYTES + 10),
 ]
+
+
+@pytest.mark.parametrize("content", [b"\xff\x00\n\x07" * 50, b"garbage\n", b'{"seq": 1}\n', b"\0" * 4096])
+def test_a_ledger_without_a_single_record_is_not_an_empty_one(tmp_path: Path, path: Path, content: bytes) -> None:
+    """It may have held a HOLD: nobody goes on as if the job were new, and nothing of it is touched."""
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=r"cannot be understood \(byte 0 of \d+"):
+        read_events(path)
+    with pytest.raises(StateError):
+        open_ledger(tmp_path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b'{"seq": 1, "at": "2026'])
+def test_a_first_record_that_was_torn_is_no_damage(tmp_path: Path, path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert read_ledger(path).damage == ""
+    ledger = open_ledger(tmp_path)
+    ledger.record("a", "")
+    ledger.close()
+    assert (kinds(path), read_ledger(path).damage) == (["a"], "")
+
+
+def test_whole_lines_behind_the_last_record_that_are_none_are_damage_and_a_torn_one_is_not(
+    tmp_path: Path, path: Path
+) -> None:
+    ledger = open_ledger(tmp_path)
+    ledger.record("a", "")
+    ledger.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\xfe\n\xff")
+    assert f"(byte {len(whole)} of {len(whole) + 3}" in read_ledger(path).damage
+    assert [event.kind for event in read_events(path)[0]] == ["a"]
+    path.write_bytes(whole + b"\xfe")
+    assert read_ledger(path).damage == ""
+
+
+def test_the_end_of_a_long_ledger_is_enough_to_see_its_damage(path: Path, ledger: Ledger) -> None:
+    for _ in range(4):
+        ledger.record("a", "x" * (LINE_LIMIT_BYTES - 1000))
+    assert (len(read_ledger(path, END_BYTES).events), read_ledger(path, END_BYTES).damage) == (2, "")
+    size = path.stat().st_size
+    with open(path, "ab") as file:
+        file.write(b"\xfe\n\xff\n")
+    assert f"(byte {size} of {size + 4}" in read_ledger(path, END_BYTES).damage
+    assert read_ledger(path, END_BYTES).damage == read_ledger(path).damage
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=[repr(line[:24]) for line in GARBAGE])

@@ -11,6 +11,7 @@ from watchdog.core.history import Event, History, fold
 from watchdog.core.view import StatusView
 from watchdog.ledgerview import view_of_ledger
 from watchdog.places import folders_of
+from watchdog.render import status_lines
 from watchdog.settings import load
 
 LAUNCH = ("run_launching", {"number": 1, "run_id": "1-a", "baseline_step": -1})
@@ -62,7 +63,7 @@ def test_the_rest(tmp_path: Path) -> None:
     assert shown.run is None
     assert (shown.failures, shown.steps_repeated, shown.last_error, shown.restarts) == (1, 4, "no", 0)
     assert (shown.checkpoint_step, shown.runs_by_cause) == (7, {"exited": 1})
-    assert (shown.sentence, shown.since_wall_s) == ("says checkpoint_verified", 103.0)
+    assert (shown.sentence, shown.since_wall_s) == ("says checkpoint_verified", None)
     assert view(LAUNCH, END, LEAVE, WEIGH).sentence == "says supervisor_leaving"
     assert view(LAUNCH, END, WEIGH, ("finding", {})).sentence == "says run_weighed"  # of the host, not of the job
     assert shown.supervisor_pid is None
@@ -79,3 +80,12 @@ def test_the_time_that_was_lost_is_told_with_the_events_and_grows_while_a_person
     assert 0 < shown.ettr_ratio < 1e-6
     assert shown.incident == 1
     assert view_of_ledger(settings, folders_of(settings), fold(hand.events)).lost_s == {}
+
+
+def test_since_when_is_told_only_where_the_ledger_says_it() -> None:
+    """Its last record may be hours older than a supervisor's death; what never began has no beginning."""
+    assert view().since_wall_s is None
+    assert view(LAUNCH).since_wall_s is None
+    assert view(LAUNCH, END, WEIGH, ("hold", {"reason": "why"})).since_wall_s == 103.0
+    assert view(LAUNCH, END, LEAVE, WEIGH).since_wall_s == 103.0
+    assert status_lines(view())[0].endswith("x · never started · no supervisor runs")

@@ -129,6 +129,19 @@ def test_a_relaunch_while_a_run_does_not_end_is_refused() -> None:
     assert asked.next() is Request.RELAUNCH
 
 
+def test_what_was_dropped_is_told_to_the_loop_once_and_followed_never() -> None:
+    asked = listener()
+    asked.drop({"command": "status"}, "whoever asked has hung up")
+    asked.drop({"command": ["stop"]}, "whoever asked has hung up")
+    assert asked.dropped() == [], "a question changes nothing"
+    asked.drop({"command": "relaunch"}, "whoever asked gave up 3.0 s ago")
+    assert asked.dropped() == [
+        "a request to relaunch was dropped: whoever asked gave up 3.0 s ago; it was not carried out"
+    ]
+    assert asked.dropped() == []
+    assert asked.next() is None
+
+
 def test_what_is_remembered_can_be_asked_for() -> None:
     answer = listener().answer({"command": "facts"})
     assert from_record(answer["facts"]) == Remembered(at_s=7.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.nvml.standin import Scenario, build, environment
+from tests.handclock import HandClock
 from watchdog.collectors.processes import read_process
 from watchdog.collectors.roots import Roots
 from watchdog.core.fact import Absent, Known, Unknown
@@ -19,22 +20,6 @@ from watchdog.lookout import NOT_ASKED, Lookout, OfRun, Targets
 
 NO_RUN = OfRun(beat=Absent("no run"), progress=Absent("no run"))
 EMPTY: Mapping[str, str] = {}
-
-
-class HandClock:
-    """Goes when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 class Bench:

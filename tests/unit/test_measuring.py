@@ -222,6 +222,13 @@ def test_a_device_without_a_name_is_an_error(settings: Settings, standin: Standi
         measure(settings, device=device)
 
 
+def test_a_beginning_that_fits_several_devices_is_an_error(settings: Settings, standin: Standin) -> None:
+    two = idle(devices=(gpu(processes=()), gpu(uuid="GPU-4a", index=1, processes=())))
+    with pytest.raises(SettingsError, match=r"--device GPU-: fits 2 devices: .*GPU-3f1c0a52.*GPU-4a"):
+        measure(settings, two, device="GPU-")
+    assert not standin.asked
+
+
 def test_a_device_with_an_odd_name_is_not_there(settings: Settings, standin: Standin) -> None:
     for device in ("²", "9" * 5000):
         assert "no device that is here" in (measure(settings, device=device).why or "")

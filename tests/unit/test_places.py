@@ -8,7 +8,7 @@ import pytest
 
 from watchdog import places
 from watchdog.errors import SettingsError
-from watchdog.places import folders_of, job_options, which_job
+from watchdog.places import folders_of, job_options, known_jobs, require_known, which_job
 from watchdog.settings import Settings, load
 
 
@@ -64,6 +64,28 @@ def test_the_only_job_is_meant_by_a_command_without_a_name(tmp_path: Path) -> No
     config = tmp_path / "w.toml"
     config.write_text("")
     assert which_job(settings(tmp_path, config=config), acts=True) is None, "a configuration says which"
+
+
+def test_a_name_that_is_no_jobs_is_an_error(tmp_path: Path) -> None:
+    plain = settings(tmp_path)
+    wrong = settings(tmp_path, job="tarin")
+    require_known(wrong)  # nothing ever ran here
+    known(plain.state.folder, "train", "second")
+    with pytest.raises(SettingsError, match=r"--job tarin: no such job; did you mean train.*here are second, train"):
+        require_known(wrong)
+    require_known(settings(tmp_path, job="train"))
+    require_known(settings(tmp_path, job="default"))
+    (plain.state.folder / "starting").mkdir()
+    require_known(settings(tmp_path, job="starting"))
+    config = tmp_path / "w.toml"
+    config.write_text("[job]\n")
+    require_known(settings(tmp_path, config=config, job="tarin"))
+
+
+def test_a_folder_that_cannot_be_a_job_is_none(tmp_path: Path) -> None:
+    plain = settings(tmp_path)
+    known(plain.state.folder, "train", "my job")
+    assert known_jobs(plain) == ["train"]
 
 
 def test_among_several_jobs_nothing_is_guessed(tmp_path: Path) -> None:

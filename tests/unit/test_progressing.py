@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.handclock import HandClock
 from tests.unit.checks.host import host
 from tests.unit.core.world import make_beat, make_policy, make_run
 from watchdog.checks import beat_stale
@@ -30,22 +31,6 @@ from watchdog.lookout import OfRun
 from watchdog.progressing import ProgressEyes
 
 NO_BEAT: Fact[BeatSeen] = Absent("no beat yet")
-
-
-class HandClock:
-    """Goes when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 class Eyes:

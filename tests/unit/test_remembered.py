@@ -14,6 +14,7 @@ from tests.unit.checks.host import AT_S, UUID, beat, disk, gpu, host, points, pr
 from watchdog.contract import ContractError
 from watchdog.core.devicefacts import XidFault
 from watchdog.core.facts import Absent, Clocks, Jump, Known, OomKills, ProgressPoint, Unknown
+from watchdog.core.limits import Limits
 from watchdog.remembered import Remembered, from_record, remember, to_record, with_memory
 
 LOOKS = ((AT_S - 600.0, 90), (AT_S - 300.0, 80), (AT_S - 5.0, 70))
@@ -40,6 +41,18 @@ def test_what_is_remembered_survives_the_socket() -> None:
     assert before.beat == beat()
     assert through_json(before) == before
     assert through_json(Remembered(at_s=1.0)) == Remembered(at_s=1.0)
+
+
+def test_the_devices_that_the_job_means_go_along() -> None:
+    for limits in (
+        Limits(),
+        Limits(devices=()),
+        Limits(devices=("GPU-1", "0"), devices_named=True, devices_doubt="only 0"),
+        Limits(devices_named=True),
+    ):
+        again = through_json(remember(host(), limits))
+        assert again.with_devices(Limits(looks=7, devices=("5",))) == replace(limits, looks=7)
+    assert Remembered(at_s=1.0).with_devices(Limits(devices=("5",))) == Limits(devices=("5",))
 
 
 def test_what_is_not_known_is_not_remembered() -> None:
@@ -91,6 +104,10 @@ RECORD = to_record(watched())
         RECORD | {"clocks": {"boot_id": "b", "asleep_s": 0.0}},
         RECORD | {"oom": {"hosts": 1}},
         RECORD | {"oom": 3},
+        RECORD | {"meant": {"devices": "GPU-1", "named": True, "doubt": ""}},
+        RECORD | {"meant": {"devices": [1], "named": True, "doubt": ""}},
+        RECORD | {"meant": {"devices": None, "named": "yes", "doubt": ""}},
+        RECORD | {"meant": 3},
         RECORD | {"beat": {"phase": "train"}},
         RECORD | {"beat": RECORD["beat"] | {"pid": "1"}},
         RECORD | {"oom": RECORD["oom"] | {"since_host": None}},

@@ -103,6 +103,21 @@ def test_status_for_people_names_job_run_checkpoint_budget_and_files() -> None:
     assert "HOLD" not in text
 
 
+@pytest.mark.parametrize(
+    ("need_bytes", "stated", "words"),
+    [
+        (3 * 1024**3, True, "8.0 GiB available, the job states 3.0 GiB"),
+        (3 * 1024**3, False, "8.0 GiB available, by default a GPU job is taken to need 3.0 GiB"),
+        (1024**3, False, "8.0 GiB available, by default a job is taken to need 1.0 GiB"),
+    ],
+)
+def test_memory_that_nobody_stated_is_called_a_default(need_bytes: int, stated: bool, words: str) -> None:
+    view = dataclasses.replace(
+        VIEW, memory_available_bytes=8 * 1024**3, memory_need_bytes=need_bytes, memory_need_stated=stated
+    )
+    assert f"{'memory':<11} {words}" in status_lines(view)
+
+
 def test_a_hold_says_why_and_what_to_do() -> None:
     text = "\n".join(status_lines(dataclasses.replace(VIEW, state="hold", hold_reason="three", last_error="boom")))
     assert "HOLD" in text

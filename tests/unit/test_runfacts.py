@@ -14,7 +14,8 @@ from tests.unit.checks.host import beat, host, progress
 from watchdog import contract
 from watchdog.control import ControlServer
 from watchdog.core.fact import Absent, Known
-from watchdog.remembered import Remembered, remember
+from watchdog.core.limits import Limits
+from watchdog.remembered import Remembered, remember, to_record
 from watchdog.runfacts import _deadline_s, _run_of, of_run
 from watchdog.settings import load
 
@@ -75,3 +76,19 @@ def test_who_supervises_is_asked_at_the_socket(tmp_path: Path) -> None:
         server.stop()
     assert answering is not None
     assert answering.pid == os.getpid()
+
+
+def test_the_devices_are_those_of_the_supervisor_that_answers(tmp_path: Path) -> None:
+    """And not those that the asker's CUDA_VISIBLE_DEVICES shows."""
+    settings, folders = load(environ={}, home=tmp_path, cwd=tmp_path), folders_in(tmp_path)
+    folders.state.mkdir(parents=True, exist_ok=True)
+    asked, job = Limits(devices=("5",), devices_named=True), Limits(devices=("GPU-1",), devices_named=True)
+    assert of_run(settings, folders, CLOCK)[1].limits(asked) == asked
+    facts = to_record(remember(host(), job))
+    server = ControlServer(folders.socket, lambda message: {"ok": True, "facts": facts}, os.getuid())
+    server.start()
+    try:
+        run = of_run(settings, folders, CLOCK)[1]
+    finally:
+        server.stop()
+    assert run.limits(asked) == job

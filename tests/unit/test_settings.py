@@ -357,6 +357,7 @@ def test_devices_are_written_by_index_or_uuid(load: Load) -> None:
         ('[job]\ncheckpoints = ""', ["checkpoints", "must be a path"]),
         ('[job]\ncheckpoints = "~other/x"', ["checkpoints", "must be a path"]),
         ('[checks]\noff = ["pci"]', ["[checks] off", "there is no check 'pci'", "watchdog diagnose --list"]),
+        ('[checks]\noff = ["pcei"]', ["there is no check 'pcei'; did you mean pcie?"]),
         ('[checks]\noff = "pcie"', ['off = "pcie"', "list of names"]),
         ("[checks]\nof = []", ["[checks] of = []: unknown key; did you mean off?"]),
         ('[checks]\nxid = { x79 = "ignore" }', ["'x79' is no Xid number", "restart, log, reset"]),

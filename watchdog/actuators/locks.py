@@ -18,7 +18,7 @@ import stat
 from pathlib import Path
 
 from watchdog.collectors.filesystems import filesystem_of, has_true_flock
-from watchdog.collectors.processes import read_process
+from watchdog.collectors.processes import read_process, this_host
 from watchdog.contract import open_regular
 from watchdog.core.identity import ProcessId
 from watchdog.errors import HeldError, LockPathError, StateError
@@ -154,6 +154,8 @@ def take_supervisor_lock(
     else:
         raise StateError(f"{path} is replaced faster than it can be locked; something else manages this folder")
     record = {"pid": me.pid, "start_ticks": me.start_ticks, "since_wall_s": wall_s, "since": when, "command": command}
+    with contextlib.suppress(OSError):  # where its pid counts, for who looks from elsewhere (collectors/locks.py)
+        record |= dataclasses.asdict(this_host())
     try:
         # Another user's file, or a file system that was remounted read-only: the lock holds all the same.
         writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -35,6 +35,7 @@ REMEDIES = (Remedy.LOOK, Remedy.WAIT_LONGER, Remedy.CHECK_DRIVER, Remedy.CHECK_D
 
 SUBJECT = "driver"
 ABSENT = "no NVIDIA driver: GPU checks are absent, not passed"
+CHILD = "the driver holds whoever asks: its sampling child leaves by itself within 90 s"
 _TOLD_ELSEWHERE = (NVML_GPU_IS_LOST, NVML_RESET_REQUIRED, NVML_LIB_RM_VERSION_MISMATCH)
 _MEANING = {
     NVML_DRIVER_NOT_LOADED: "the driver is not loaded",
@@ -68,7 +69,8 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         return () if driver.code in _TOLD_ELSEWHERE else _failing(driver, driver.code, limits)
     if driver.silent_s > 0:
         why = f"NVML has not answered for {duration(driver.silent_s)} ({duration(limits.driver_hung_s)} of it"
-        return unknown(NAME, SUBJECT, f"{why} would be a hung driver)", Remedy.WAIT_LONGER)
+        silence = unknown(NAME, SUBJECT, f"{why} would be a hung driver)", Remedy.WAIT_LONGER)
+        return replace(silence, evidence=(CHILD,))
     if driver.crashes:
         children = "1 child" if driver.crashes == 1 else f"{driver.crashes} children in a row"
         why = f"{children} died asking NVML ({limits.driver_crashes} in a row would be a crashing driver)"

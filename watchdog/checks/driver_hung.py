@@ -4,11 +4,13 @@ Proves: the question that is outstanding has had no answer for `driver_hung_s` o
 and cannot be cancelled; the last readings of all devices are as old.
 
 Near misses: with no device memory free NVML stalled for 33 s and 45 s and came back, so less than the limit is
-unknown (told by `driver`). A run can train on beside a hung NVML: this is no reason to end it.
+unknown (told by `driver`). A run can train on beside a hung NVML: this is no reason to end it. Each look at a hung
+driver leaves a sampling child behind, a process of its own with parent 1, until its alarm ends it within 90 s.
 """
 
 from __future__ import annotations
 
+from watchdog.checks import driver as driver_check
 from watchdog.checks.figures import duration
 from watchdog.core.facts import Facts, Known, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine
@@ -33,6 +35,7 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         subject="driver",
         reason=f"NVML has not answered for {duration(driver.silent_s)}, from {duration(limits.driver_hung_s)} on "
         "the driver counts as hung: readings of devices are as old",
+        evidence=(driver_check.CHILD,),
         cause="a call that does not return from the driver",
         remedy=Remedy.WSL_SHUTDOWN if isinstance(facts.wsl, Known) else Remedy.REBOOT,
     )

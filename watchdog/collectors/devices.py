@@ -144,6 +144,7 @@ class DeviceWatch:
         self._closed = False
         self._child: LineChild | None = None
         self._outstanding = self._just_asked = self._hurried = False
+        self._waited_out = False  # who asks but once has waited in vain: that is silence, however short
         self._batch = 1  # so many samples were asked for
         self._short = False  # there were fewer
         self._question_s = float("-inf")  # the last question's moment
@@ -182,10 +183,15 @@ class DeviceWatch:
         with fewer samples than asked for the next question is for one: whether the driver was slow is then seen as it
         happens.
         """
-        self._take_what_came()
         now_s = self._clock.monotonic()
-        if self._outstanding and batch == 1 and now_s < self._ready_s:
+        if self._outstanding and now_s < self._ready_s:
+            if batch > 1:
+                self._just_asked = True  # nothing can have come: each step here is one with cold caches
+                return
+            self._take_what_came()
             self._hurry(now_s)
+        else:
+            self._take_what_came()
         if self._closed or self._outstanding or now_s < self._not_before_s or self._just_seen(now_s):
             return
         if self._child is None:
@@ -230,7 +236,7 @@ class DeviceWatch:
             return Absent(self._nothing), Absent(self._nothing)
         now_s = self._clock.monotonic()
         silent_s = 0.0 if self._due_s is None else now_s - self._due_s
-        if silent_s <= self._silent_after_s:
+        if silent_s <= self._silent_after_s and not (self._waited_out and self._outstanding):
             silent_s = 0.0
         if silent_s or self._crashes:
             self._look_for_node()
@@ -267,6 +273,7 @@ class DeviceWatch:
                 poll.register(self._child, select.POLLIN)
             poll.poll(left_s * 1000)
             self._listen()
+        self._waited_out = self._outstanding
         return self._answer is not None and self._due_s is None and self._crashes == 0
 
     def forget(self) -> None:

@@ -3,6 +3,9 @@
 Responsible for reading `/proc/locks` and the fdinfo of open descriptors. Refuses to open the lock file, let alone to
 try the lock: a probe that succeeds for a moment can make somebody else's launch fail (Invariant 1).
 
+Absence is proof only where nobody is hidden: in the initial PID namespace, or where whoever locked last says that it
+lives in ours. `/proc/locks` leaves out the locks of everybody outside our namespace, and so does the rest of `/proc`.
+
 Two sources, since each has a gap:
 - `/proc/locks` lists every flock of this PID namespace, but the process it names may be dead (an inherited
   descriptor keeps the lock), and inside a container such a lock is not listed at all;
@@ -15,7 +18,7 @@ accepted (mountinfo has the first), together with the inode. Only where the numb
 by stat what file it is.
 
 Known limits: without root, other users' processes cannot be looked into (a lock that only they can hold makes the
-fact unknown, not free); a holder in another PID namespace whose files we cannot see is invisible.
+fact unknown, not free); a trainer that was started by hand in another PID namespace says nothing of itself.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -30,13 +34,16 @@ from msgspec import Struct, field
 from watchdog.clock import Clock
 from watchdog.collectors.filesystems import FileSystem, locate
 from watchdog.collectors.openfiles import OpenFile, Scan, read_fdinfo
-from watchdog.collectors.processes import read_process
+from watchdog.collectors.processes import INITIAL_PID_NAMESPACE, read_process, this_host
 from watchdog.collectors.roots import Roots
+from watchdog.contract import RUN_RECORD, ContractError, read_json
 from watchdog.core.facts import Fact, Known, Lock, LockHolder, Unknown
 
+ASK = "ask on the host"
 # "1: FLOCK  ADVISORY  WRITE 4004 fe:00:2146445 0 EOF"; a waiter has "->" after its number and holds nothing.
 _LINE = re.compile(r"\d+: (?P<waits>-> )?FLOCK +\S+ +(?P<mode>READ|WRITE) +(?P<pid>-?\d+) +(?P<where>\S+) ")
 _COMMAND_LIMIT = 200
+_SUPERVISOR_LOCK = "supervisor.lock"
 
 
 class KernelLock(Struct, frozen=True, kw_only=True):
@@ -153,6 +160,8 @@ def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, moment: Momen
     held = bool(takers or found.pids)
     if not held and listing_missing:
         return Unknown(f"{purpose} lock {path}: no holder seen, and {listing_missing}")
+    if not held and status is not None and (hidden := _out_of_sight(system.path, purpose, roots.proc)):
+        return Unknown(f"{purpose} lock {path}: no holder seen, but {hidden}")
     if held and not found.pids and scan.unreadable:
         return Unknown(
             f"{purpose} lock {path} is held (taken by pid {takers[0].pid}, which is gone or not to be seen); "
@@ -170,6 +179,32 @@ def read_lock(path: str, purpose: str, roots: Roots, clock: Clock, moment: Momen
         unlinked=found.unlinked,
     )
     return Known(lock, clock.monotonic())
+
+
+def _out_of_sight(path: str, purpose: str, proc: str) -> str:
+    """Why somebody whom we do not see may hold the lock on this file; "" where nobody can be hidden.
+
+    Whoever takes a lock writes beside it or into it where it lives: a supervisor into its lock file, and into the run
+    record before each run. Of an earlier boot nobody holds anything.
+    """
+    try:
+        here = this_host(proc)
+    except OSError as error:
+        return f"in which PID namespace we are is not to be told ({error.filename}: {error.strerror})"
+    if here.pid_namespace == INITIAL_PID_NAMESPACE:
+        return ""
+    supervisor = os.path.join(os.path.dirname(path), _SUPERVISOR_LOCK)
+    records = [path] if purpose == "supervisor" else [os.path.join(os.path.dirname(path), RUN_RECORD), supervisor]
+    for record in records:
+        try:
+            last = read_json(Path(record), f"{purpose} lock's record")
+            boot_id, namespace = last["boot_id"], last["pid_namespace"]
+        except (OSError, ContractError, KeyError):
+            continue
+        if boot_id != here.boot_id or namespace == here.pid_namespace:
+            return ""
+        return f"who locked it last lives in another PID namespace ({namespace}, we are in {here.pid_namespace}); {ASK}"
+    return f"it cannot be told from this PID namespace ({here.pid_namespace}), which hides those outside; {ASK}"
 
 
 def _at(

@@ -19,6 +19,8 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    import select
+
     from watchdog.collectors.nvml_sampler import Sampler
 
 _MISMATCH = 18  # nvml.h: library and kernel module are of different versions
@@ -36,13 +38,17 @@ def _wanted(said: bytes) -> int:
     return min(int(lines[-1].split()[1]), _MOST_SAMPLES)
 
 
-def _undisturbed(until_s: float) -> bool:
-    """Waits; False, and at once, when the parent says something. Leaves when it is gone."""
+def _waiter() -> select.poll:
     import select  # not paid by who asks for one sample
 
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+    return poll
+
+
+def _undisturbed(poll: select.poll, wait_s: float) -> bool:
+    """Waits; False, and at once, when the parent says something. Leaves when it is gone."""
+    if not poll.poll(wait_s * 1000):
         return True
     if not os.read(0, 4096):
         os._exit(0)
@@ -69,6 +75,7 @@ def main(argv: list[str]) -> NoReturn:
     sys.path[:] = [ours, *sys.path, site]
     sampler: Sampler | None = None
     answer: dict[str, Any]
+    poll: select.poll | None = None
     sample_bytes = 0  # as large as the last ones were; the first question is for one
     while said := os.read(0, 4096):
         if not (wanted := _wanted(said)):
@@ -77,7 +84,7 @@ def main(argv: list[str]) -> NoReturn:
         first_s = time.monotonic()
         while True:
             after_s = round(time.monotonic() - first_s, 3)
-            signal.setitimer(signal.ITIMER_REAL, alarm_s)
+            signal.setitimer(signal.ITIMER_REAL, alarm_s)  # anew for each sample
             try:
                 if sampler is None:
                     import pynvml
@@ -91,13 +98,14 @@ def main(argv: list[str]) -> NoReturn:
                 answer = {"code": -1, "text": text}
             except Exception as error:  # told with its words; a child that ended would be a number only
                 answer = {"code": -1, "text": f"the child that asks NVML failed: {type(error).__name__}: {error}"}
-            signal.setitimer(signal.ITIMER_REAL, 0)  # neither waiting nor a stopped parent is the driver's fault
             samples.append((after_s, answer))
             if len(samples) == wanted or "code" in answer or (len(samples) + 1) * sample_bytes > _PIPE_BYTES:
                 break
-            next_s = first_s + len(samples) * _EVERY_S
-            if time.monotonic() > next_s or not _undisturbed(next_s):
+            wait_s = first_s + len(samples) * _EVERY_S - time.monotonic()
+            poll = poll or _waiter()
+            if wait_s < 0 or not _undisturbed(poll, wait_s):
                 break
+        signal.setitimer(signal.ITIMER_REAL, 0)  # neither waiting nor a stopped parent is the driver's fault
         # Written at once: each second by itself, with cold caches, a sample takes five times as long to encode.
         line = memoryview((encode(samples) + "\n").encode())
         sample_bytes = len(line) // len(samples)

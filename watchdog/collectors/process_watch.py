@@ -21,13 +21,12 @@ from msgspec.structs import replace
 
 from watchdog.clock import Clock
 from watchdog.collectors.holders import read_holders
-from watchdog.collectors.processes import parse_stat, process_table
+from watchdog.collectors.processes import INITIAL_PID_NAMESPACE, parse_stat, process_table
 from watchdog.collectors.roots import Roots
 from watchdog.contract import printable
 from watchdog.core.facts import Fact, Known, Processes, RunProcess
 from watchdog.core.identity import Process, ProcessId, descendants
 
-_INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MOST_PROCESSES = 200  # of the run, whose threads are looked at
 _MOST_THREADS = 4000  # of all of them together
 _MOST_TOLD = 20  # of the host's stuck
@@ -167,4 +166,4 @@ def _in_initial_namespace(proc: str) -> bool | None:
         name = os.readlink(f"{proc}/self/ns/pid")
     except OSError:
         return None
-    return name == _INITIAL_NAMESPACE if name.startswith("pid:[") else None
+    return name == INITIAL_PID_NAMESPACE if name.startswith("pid:[") else None

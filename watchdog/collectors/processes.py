@@ -15,12 +15,13 @@ from pathlib import Path
 from watchdog import contract
 from watchdog.core.identity import Host, Process, ProcessId, Traces
 
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _PREFIX_LIMIT_BYTES = 1024 * 1024
 
 
 def this_host(proc: str = "/proc") -> Host:
     """Boot id and pid namespace. Raises OSError where `/proc` is not mounted."""
-    boot_id = Path(proc, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot_id = Path(proc, "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
     return Host(boot_id=boot_id, pid_namespace=os.readlink(f"{proc}/self/ns/pid"))
 
 

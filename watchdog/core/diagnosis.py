@@ -22,7 +22,8 @@ EXIT_UNKNOWN = _EXIT_CODES[Severity.UNKNOWN]  # also of a usage error, or a fail
 class JobSeen(Struct, frozen=True, kw_only=True):
     """What the job is, whatever the host is like. `state`: as `watchdog status` has it, or "unknown".
 
-    `next` is a command, or an act and a command; "" where there is nothing to do.
+    `next` is a command, or an act and a command; "" where there is nothing to do. `start`: the command that supervises
+    it again, with the trainer's own command where no configuration has it; "" where it is not known, or not wanted.
     """
 
     name: str
@@ -31,12 +32,13 @@ class JobSeen(Struct, frozen=True, kw_only=True):
     reason: str
     evidence: tuple[str, ...] = ()
     next: str = ""
+    start: str = ""
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """Findings in the catalogue's order. `absent`: checks that had nothing to look at, which is not a pass.
 
-    `job` is None where only some checks were asked for.
+    `job` is None where only some checks were asked for. `others`: further jobs that wait for a person.
     """
 
     findings: tuple[Finding, ...]
@@ -46,12 +48,19 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     facts: Facts
     collectors: Mapping[str, CollectorView]
     job: JobSeen | None = None
+    others: tuple[JobSeen, ...] = ()
 
 
-def exit_code(findings: Sequence[Finding], absent: Sequence[str] = (), job: JobSeen | None = None) -> int:
+def exit_code(
+    findings: Sequence[Finding],
+    absent: Sequence[str] = (),
+    job: JobSeen | None = None,
+    others: Sequence[JobSeen] = (),
+) -> int:
     """0 ok, 1 warning, 2 critical, 3 unknown; the worst counts, critical before warning before unknown.
 
     No finding at all is unknown, since nothing was looked at, unless there was nothing to look at.
     """
     worst = max((finding.severity for finding in findings), default=Severity.OK if absent else Severity.UNKNOWN)
-    return _EXIT_CODES[worst if job is None else max(worst, job.severity)]
+    jobs = (*others, *(() if job is None else (job,)))
+    return _EXIT_CODES[max((worst, *(each.severity for each in jobs)))]

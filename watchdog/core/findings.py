@@ -6,6 +6,8 @@ import enum
 
 from msgspec import Struct
 
+from watchdog.core.devicefacts import NAMELESS
+
 
 class Severity(enum.IntEnum):
     """Ordered by how loudly it is said. UNKNOWN ranks above OK: what was not seen is not fine."""
@@ -76,9 +78,10 @@ class Finding(Struct, frozen=True, kw_only=True):
     looks_wanted: int = 0
 
 
+_RUN = "watchdog run"
 _COMMANDS = (
     "watchdog relaunch",
-    "watchdog run",
+    _RUN,
     "watchdog status",
     "watchdog probe",
     Remedy.WAIT_LONGER.value,
@@ -86,16 +89,21 @@ _COMMANDS = (
 _DEVICE_SHOWN = 12  # of a UUID: "GPU-3f1c0a52", as labels have it
 
 
-def next_step(finding: Finding, options: str) -> str:
-    """The remedy in words; `options` are what a command of ours needs to mean the job."""
+def next_step(finding: Finding, options: str, start: str = "") -> str:
+    """The remedy in words; `options` are what a command of ours needs to mean the job.
+
+    `start` is the whole command that supervises it again, where options alone do not say which trainer that is.
+    """
     words = finding.remedy.value
     for command in _COMMANDS:
-        words = words.replace(command, command + options)
+        words = words.replace(command, (command == _RUN and start) or command + options)
     device = finding.device or ""
     if device.startswith(("GPU-", "MIG-")):
         words = words.replace(" -i DEVICE", f" -i {device}")
         if finding.remedy is Remedy.PROBE:
             words += f" --device {device[:_DEVICE_SHOWN]}"
+    elif device.startswith(NAMELESS) and device.rpartition(" ")[2].isdecimal():  # "no UUID, index 1"
+        words = words.replace(" -i DEVICE", f" -i {device.rpartition(' ')[2]}")
     return words
 
 

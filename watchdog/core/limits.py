@@ -104,6 +104,12 @@ def _means(name: str, uuid: str, index: int) -> bool:
     return name != "" and uuid.lower().startswith(name.lower())
 
 
+def fitting_several(name: str, present: Iterable[Device]) -> tuple[Device, ...]:
+    """The devices that one name fits where they are more than one: then it does not say which is meant."""
+    fitting = tuple(each for each in present if names((name,), uuid=each.uuid, index=each.index))
+    return fitting if len(fitting) > 1 else ()
+
+
 def lacking(devices: tuple[str, ...] | None, present: Iterable[Device]) -> tuple[str, ...]:
     """What a job names and none of these devices fits."""
     there = tuple(present)

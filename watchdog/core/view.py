@@ -75,13 +75,14 @@ class StatusView:
     """One job at one moment."""
 
     job: str
-    state: str  # a value of core.decide.Phase
-    since_wall_s: float
+    state: str  # a value of core.decide.Phase; from the ledger alone, what ledgerview.py says
+    since_wall_s: float | None  # None: since when it is so is not known
     now_wall_s: float
     sentence: str  # the last decision, in words
     hold_reason: str | None = None
     last_error: str | None = None
     supervisor_pid: int | None = None
+    silence: str | None = None  # why none answered where one lives, or may live, and what to do
     run: RunView | None = None
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failures: int = 0  # in a row, without a new checkpoint: the ledger of the two that is spent further
@@ -102,6 +103,7 @@ class StatusView:
     checkpoint_age_s: float | None = None
     memory_available_bytes: int | None = None
     memory_need_bytes: int | None = None
+    memory_need_stated: bool = True  # false: what such jobs are taken to need
     collectors: Mapping[str, CollectorView] = dataclasses.field(default_factory=dict)
     findings: tuple[FindingView, ...] = ()
     devices: tuple[DeviceView, ...] = ()

@@ -48,6 +48,27 @@ def test_nothing_is_missing_where_nothing_is_seen(changes: dict[str, Any]) -> No
     assert judge(("GPU-9999",), **changes) == ()
 
 
+def test_a_prefix_that_fits_several_is_a_doubt() -> None:
+    two = (gpu(), gpu(uuid="GPU-3f2b0000-1", index=1))
+    for named in (("GPU-3f",), ("0", "GPU-3")):
+        finding = judge(named, devices=two)
+        assert isinstance(finding, Finding)
+        assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.CHECK_DEVICES)
+        assert finding.reason.startswith(f"{named[-1]} fits 2 devices, so which is meant cannot be told")
+        assert len(finding.evidence) == 2
+    for named in (("GPU-3f1",), ("0", "1")):
+        finding = judge(named, devices=two)
+        assert isinstance(finding, Finding)
+        assert finding.severity is Severity.OK
+
+
+def test_a_mig_instance_is_a_name() -> None:
+    (finding,) = device_missing.check(host(), Limits(devices=None, devices_named=True))
+    assert finding.severity is Severity.OK
+    assert "names none" not in finding.reason
+    assert "MIG instance" in finding.reason
+
+
 NAMELESS = gpu(uuid="no UUID, index 1", index=1, name=Unknown("lost"), lost_code=15)
 
 

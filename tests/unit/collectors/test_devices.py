@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.nvml.standin import Scenario, build, environment
+from tests.handclock import HandClock
 from watchdog.collectors import linechild, nvml_child
 from watchdog.collectors.devices import DeviceWatch
 from watchdog.collectors.roots import Roots
@@ -22,22 +23,6 @@ from watchdog.core.fact import Absent, Fact, Known, Unknown
 
 DEADLINE_S = 20.0
 Seen = tuple[Fact[Driver], Fact[tuple[Device, ...]]]
-
-
-class HandClock:
-    """Goes when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 class Host:

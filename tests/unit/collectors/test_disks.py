@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.handclock import HandClock
 from watchdog.clock import SystemClock
 from watchdog.collectors import disks
 from watchdog.collectors.roots import Roots
 from watchdog.core.facts import Disk, Known, Unknown
-
-
-class HandClock(SystemClock):
-    """Time as the test sets it."""
-
-    now_s = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
 
 
 def host_with(tmp_path: Path, *mounts: str) -> Roots:
@@ -119,7 +111,7 @@ def test_the_drive_behind_windows(tmp_path: Path, mounts: list[str], found: str 
 
 
 def test_looks_are_kept_a_second_apart_and_this_one_is_not_among_them(tmp_path: Path) -> None:
-    clock = HandClock()
+    clock = HandClock(100.0)
     reader = disks.DiskReader(str(tmp_path), "state", Roots(), clock)
 
     def earlier_at(now_s: float) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -176,7 +177,21 @@ class Host:
         self.proc = tmp_path / "host/proc"
         (self.proc / "self").mkdir(parents=True)
         (self.proc / "self/mountinfo").write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
+        (self.proc / "sys/kernel/random").mkdir(parents=True)
+        (self.proc / "sys/kernel/random/boot_id").write_text("boot\n")
+        (self.proc / "self/ns").mkdir()
+        self.live_in("4026531836")
         (self.proc / "stat").write_text("cpu 1\nbtime 1700000000\n")
+
+    def live_in(self, namespace: str) -> None:
+        """The PID namespace that we are in; 4026531836 is the initial one."""
+        link = self.proc / "self/ns/pid"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"pid:[{namespace}]")
+
+    def record(self, name: str, *, boot: str = "boot", namespace: str) -> None:
+        """Where whoever locked last says that it lives."""
+        (self.path.parent / name).write_text(json.dumps({"boot_id": boot, "pid_namespace": f"pid:[{namespace}]"}))
 
     def locks(self, text: str) -> None:
         (self.proc / "locks").write_text(text.format(inode=self.inode))
@@ -191,8 +206,8 @@ class Host:
             (folder / "fd/7").symlink_to(target)
             (folder / "fdinfo/7").write_text(fdinfo.format(inode=self.inode))
 
-    def read(self) -> Fact[Lock]:
-        return locks.read_lock(str(self.path), "run", Roots(str(self.proc.parent)), SystemClock())
+    def read(self, purpose: str = "run") -> Fact[Lock]:
+        return locks.read_lock(str(self.path), purpose, Roots(str(self.proc.parent)), SystemClock())
 
 
 LISTED = "1: FLOCK  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n"
@@ -259,6 +274,73 @@ def test_the_command_line_of_a_process_in_state_d_is_not_asked_for(tmp_path: Pat
     fact = host.read()
     assert isinstance(fact, Known)
     assert fact.value.holders[0].command == "[a (b) c]"
+
+
+# --- a PID namespace that is not the initial one -----------------------------------------------------------
+HERE, THERE = "4026532201", "4026532333"
+
+
+@pytest.mark.parametrize("named", [None, "run.json", "supervisor.lock"])
+def test_a_lock_that_nobody_is_seen_to_hold_is_not_free_where_others_are_hidden(
+    named: str | None, tmp_path: Path
+) -> None:
+    host = Host(tmp_path)
+    host.locks("")
+    host.live_in(HERE)
+    if named is not None:
+        host.record(named, namespace=THERE)
+    fact = host.read()
+    assert isinstance(fact, Unknown)
+    assert "PID namespace" in fact.why
+    assert fact.why.endswith("ask on the host")
+
+
+def test_what_is_seen_there_is_proof_all_the_same(tmp_path: Path) -> None:
+    """A holder; a record of somebody who lives here; one of an earlier boot; a file that is not there."""
+    host = Host(tmp_path)
+    host.live_in(HERE)
+    host.locks("")
+    host.record("supervisor.lock", namespace=HERE)
+    assert _held(host.read()) is False, "a supervisor of ours, and no run yet"
+    host.record("run.json", namespace=THERE)
+    assert isinstance(host.read(), Unknown), "who launched last counts, not who supervises"
+    host.record("run.json", namespace=HERE)
+    assert _held(host.read()) is False
+    host.record("run.json", namespace=THERE, boot="an earlier one")
+    assert _held(host.read()) is False
+    host.record("run.json", namespace=THERE)
+    host.locks(LISTED)
+    assert _held(host.read()) is True
+    host.locks("")
+    host.path.unlink()
+    assert _held(host.read()) is False
+
+
+def test_a_supervisor_lock_says_itself_where_its_holder_lives(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.live_in(HERE)
+    host.locks("")
+    assert isinstance(host.read("supervisor"), Unknown), "an empty file"
+    host.record("run.json", namespace=HERE)
+    assert isinstance(host.read("supervisor"), Unknown), "a run is not a supervisor"
+    host.record(host.path.name, namespace=HERE)
+    assert _held(host.read("supervisor")) is False
+    host.record(host.path.name, namespace=THERE)
+    assert isinstance(host.read("supervisor"), Unknown)
+
+
+def test_a_namespace_that_is_not_told_is_not_the_initial_one(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.locks("")
+    (host.proc / "self/ns/pid").unlink()
+    fact = host.read()
+    assert isinstance(fact, Unknown)
+    assert "not to be told" in fact.why
+
+
+def _held(fact: Fact[Lock]) -> bool:
+    assert isinstance(fact, Known), fact
+    return fact.value.held
 
 
 @pytest.fixture

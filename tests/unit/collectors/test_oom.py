@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog.clock import SystemClock
+from tests.handclock import HandClock
 from watchdog.collectors.oom import OomReader
 from watchdog.collectors.roots import Roots
 from watchdog.core.facts import Known, OomKills, Unknown
@@ -14,15 +14,6 @@ from watchdog.core.facts import Known, OomKills, Unknown
 V2 = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 V1 = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 HYBRID = V1 + "31 22 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-
-
-class HandClock(SystemClock):
-    """Time as the test sets it."""
-
-    now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
 
 
 class Host:

@@ -8,7 +8,7 @@ from typing import IO
 
 import pytest
 
-from watchdog.clock import SystemClock
+from tests.handclock import HandClock
 from watchdog.collectors import pressure
 from watchdog.collectors.pressure import PressureReader, parse_pressure
 from watchdog.collectors.roots import Roots
@@ -17,19 +17,10 @@ from watchdog.core.facts import Known, Pressure, Unknown
 PSI = "some avg10=12.50 avg60=7.25 avg300=1.02 total=123456789\nfull avg10=3.75 avg60=2.00 avg300=0.40 total=23456789\n"
 
 
-class HandClock(SystemClock):
-    """Time as the test sets it."""
-
-    now_s = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 class Host:
     def __init__(self, base: Path) -> None:
         self.base = base
-        self.clock = HandClock()
+        self.clock = HandClock(100.0)
         self.reader = PressureReader(Roots(str(base)), self.clock)
 
     def write(self, path: str, text: str) -> None:
