@@ -4,6 +4,7 @@ Processor time and resident memory of a tool's process and all its descendants, 
 nobody's start counts; of several windows of ten seconds the cheapest, for every tool. All in the same seconds: each is
 idle for nearly all of them, and a wake-up costs what the rest of the machine makes of it. Ours as the supervisor does
 it in calm times: its loop turns once a second, the child samples once a second, and the two speak every few seconds.
+The loop turns for beats and checks as well: what it costs without sampling is measured beside it and taken off.
 Both peers twice: as they are run, the command under a pseudo-terminal, which the limit is about; and, for information,
 their library in the plainest loop. That has no limit: it calls the driver in its own process, where one call that hangs
 ends all watching, and to be spared that is what our child is there for.
@@ -40,6 +41,7 @@ from watchdog.lookout import CALM_SAMPLES
 LIMIT = 0.5  # of the processor time of the cheapest peer as it is run
 LIBRARY = ", library"  # ends the name of what has no limit
 OURS = "watchdog"
+LOOP = "its loop, without sampling"
 WINDOW_S = 10  # after which ours repeats what changes slowly
 BEFORE_MIB, AFTER_MIB = 432, 765  # no digit in common, so that a terminal is sent all of them
 _COUNTING_S = 5
@@ -70,6 +72,14 @@ while True:
     if devices is not shown:
         shown = devices
         print([f"{{each.now.memory_used_bytes.value >> 20}} MiB" for each in getattr(devices, "value", ())], flush=True)
+    time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
+"""
+# As long as the one above, and it has shown from the start what is waited for.
+_LOOP = f"""
+import time
+print({BEFORE_MIB}, {AFTER_MIB}, flush=True)
+while True:
+    begin = time.monotonic()
     time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
 """
 _NVITOP = """
@@ -106,6 +116,7 @@ def samplers() -> dict[str, list[str]]:
     """Who samples at 1 Hz, and how it is started. Raises CommandFailedError."""
     return {
         OURS: ours(),
+        LOOP: program(_LOOP),
         f"nvitop{LIBRARY}": program(_NVITOP + _EVERY_SECOND),
         "nvitop -m full": [script("nvitop"), "--monitor", "full", "--interval", "1"],
         f"gpustat{LIBRARY}": program(_GPUSTAT + _EVERY_SECOND),
@@ -267,6 +278,8 @@ def sampled(
     """
     standin.devices(devices, busy=busy)
     logs = [standin.folder / f"calls-{devices}-{busy}-{number}" for number in range(len(commands))]
+    for log in logs:
+        log.touch()
     with _together(commands, [standin.environment(log) for log in logs]) as (running, pool):
         counts = list(pool.map(Running.calls, running, logs))
     with _together(commands, [standin.environment()] * len(commands)) as (running, pool):
@@ -276,7 +289,7 @@ def sampled(
             one.shows(str(AFTER_MIB))
     figures = []
     for tool, (asked, calls), (used_s, resident, peak) in zip(commands, counts, usages, strict=True):
-        rate = asked / devices
+        rate = 1.0 if tool == LOOP else asked / devices
         if not 0.5 <= rate <= 2.0:
             raise CommandFailedError(f"{tool} took {rate:g} samples a second, where 1 was asked for")
         figures.append(
@@ -298,9 +311,19 @@ def _devices(figure: Sampling) -> str:
     return f"{figure.devices} {'busy' if figure.busy else 'idle'}"
 
 
+def _costs(figures: Sequence[Sampling]) -> dict[str, tuple[float, Sampling]]:
+    """For each kind of devices: what sampling costs us, ms a sample, and the cheapest peer as it is run."""
+    found = {}
+    for devices, group in itertools.groupby(figures, key=_devices):
+        by_tool = {figure.tool: figure for figure in group if not figure.tool.endswith(LIBRARY)}
+        ours, loop = by_tool.pop(OURS), by_tool.pop(LOOP)
+        found[devices] = (ours.cpu_ms - loop.cpu_ms, min(by_tool.values(), key=lambda figure: figure.cpu_ms))
+    return found
+
+
 def rows(figures: Sequence[Sampling]) -> list[dict[str, object]]:
     """One row a tool and kind of devices; `ours / it` is what the limit is about."""
-    ours = {_devices(figure): figure for figure in figures if figure.tool == OURS}
+    ours = {devices: cost for devices, (cost, _) in _costs(figures).items()}
     return [
         {
             "devices": _devices(figure),
@@ -308,7 +331,7 @@ def rows(figures: Sequence[Sampling]) -> list[dict[str, object]]:
             "samples": round(figure.samples, 1),
             "calls a sample": round(figure.calls, 1),
             "cpu ms a sample": round(figure.cpu_ms, 2),
-            "ours / it": round(ours[_devices(figure)].cpu_ms / figure.cpu_ms, 2),
+            "ours / it": "" if figure.tool in (OURS, LOOP) else round(ours[_devices(figure)] / figure.cpu_ms, 2),
             "resident MiB": round(figure.resident_mib, 1),
             "peak MiB": round(figure.peak_mib, 1),
         }
@@ -319,14 +342,11 @@ def rows(figures: Sequence[Sampling]) -> list[dict[str, object]]:
 def misses(figures: Sequence[Sampling]) -> list[str]:
     """A sentence for each kind of devices where ours costs more than the limit."""
     found = []
-    for devices, group in itertools.groupby(figures, key=_devices):
-        by_tool = {figure.tool: figure for figure in group if not figure.tool.endswith(LIBRARY)}
-        ours = by_tool.pop(OURS)
-        best = min(by_tool.values(), key=lambda figure: figure.cpu_ms)
-        ratio = ours.cpu_ms / best.cpu_ms
+    for devices, (ours, best) in _costs(figures).items():
+        ratio = ours / best.cpu_ms
         if ratio > LIMIT:
             found.append(
-                f"sampling with devices: {devices}: {ours.cpu_ms:.2f} ms a sample is {ratio:.2f} of the "
+                f"sampling with devices: {devices}: {ours:.2f} ms a sample is {ratio:.2f} of the "
                 f"{best.cpu_ms:.2f} ms of {best.tool}, the limit is {LIMIT:g}"
             )
     return found

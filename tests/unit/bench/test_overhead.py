@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import overhead, overhead_parts, overhead_sampling
-from bench.overhead_sampling import OURS, Running, Sampling, StandIn, program
+from bench.overhead_sampling import LOOP, OURS, Running, Sampling, StandIn, program
 from bench.startup import CommandFailedError
 
 
@@ -99,13 +99,24 @@ import time:       400 |        400 | watchdog.settings_file
 
 
 def test_the_cheapest_peer_as_it_is_run_is_the_measure_for_each_kind_of_devices() -> None:
-    figures = [figure(OURS, 1.0), figure("a", 2.0), figure("b", 9.0), figure("b, library", 0.1)]
-    figures += [figure(OURS, 6.0, 8), figure("a", 20.0, 8), figure("b", 10.0, 8)]
-    figures += [figure(OURS, 3.0, busy=True), figure("a", 4.0, busy=True)]
+    figures = [figure(OURS, 1.5), figure(LOOP, 0.5), figure("a", 2.0), figure("b", 9.0), figure("b, library", 0.1)]
+    figures += [figure(OURS, 7.0, 8), figure(LOOP, 1.0, 8), figure("a", 20.0, 8), figure("b", 10.0, 8)]
+    figures += [figure(OURS, 3.5, busy=True), figure(LOOP, 0.5, busy=True), figure("a", 4.0, busy=True)]
     eight, busy = overhead_sampling.misses(figures)
     assert "devices: 8 idle: 6.00 ms a sample is 0.60 of the 10.00 ms of b" in eight
     assert "devices: 1 busy: 3.00 ms a sample is 0.75 of the 4.00 ms of a" in busy
-    assert [row["ours / it"] for row in overhead_sampling.rows(figures)] == [1, 0.5, 0.11, 10, 1, 0.3, 0.6, 1, 0.75]
+    ratios = [row["ours / it"] for row in overhead_sampling.rows(figures)]
+    assert ratios == ["", "", 0.5, 0.11, 10.0, "", "", 0.3, 0.6, "", "", 0.75]
+
+
+def test_what_the_loop_costs_without_sampling_is_measured_beside_it(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overhead_sampling, "_COUNTING_S", 1)
+    commands = {LOOP: overhead_sampling.samplers()[LOOP]}
+    [found] = overhead_sampling.sampled(commands, standin, devices=1, seconds=2)
+    assert (found.samples, found.calls) == (2.0, 0.0)
+    assert found.cpu_s > 0
 
 
 @pytest.mark.parametrize(
