@@ -220,7 +220,7 @@ def foreign(draw: Any) -> list[Event]:
     return [
         Event(
             seq=seq,
-            wall_s=draw(st.floats(-1e12, 1e12)),
+            wall_s=draw(st.floats(-1e6, 4e9)),  # up to 2096: beyond, a double does not keep the milliseconds
             kind=draw(st.sampled_from(_KINDS)),
             sentence=draw(st.text(max_size=5)),
             data=draw(st.dictionaries(_NAMES, _VALUES, max_size=5)),
@@ -251,7 +251,7 @@ def test_no_ledger_breaks_it_and_the_parts_never_sum_to_more_than_the_wall(event
         assert all(seconds >= 0 and math.isfinite(seconds) for seconds in parts.values())
         assert Part.RUN not in parts
         if wall_s is not None:
-            assert sum(parts.values()) <= wall_s * (1 + 1e-9) + 1e-6
+            assert sum(parts.values()) <= wall_s * (1 + 1e-9) + 1e-4  # 25 differences of times near 4e9
         found = ettr(account, now_s=account.now_s + later_s, newest_step=100, step_s=0.1)
         assert found is None or found.ratio is None or 0 <= found.ratio <= 1
     found_all = incidents(events)
