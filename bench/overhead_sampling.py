@@ -1,9 +1,9 @@
 """What sampling a GPU once a second costs: ours, and nvitop and gpustat on the same stand-in for NVML.
 
 Processor time and resident memory of a tool's process and all its descendants, from after its first sample on, so that
-nobody's start counts; of several windows of ten seconds the cheapest, for every tool. All in the same seconds: each is
-idle for nearly all of them, and a wake-up costs what the rest of the machine makes of it. Ours as the supervisor does
-it in calm times: its loop turns once a second, the child samples once a second, and the two speak every few seconds.
+nobody's start counts; of several windows of twenty seconds the cheapest, for every tool. All in the same seconds: each
+is idle for nearly all of them, and a wake-up costs what the rest of the machine makes of it. Ours as the supervisor
+does it in calm times: its loop turns once a second, the child samples once a second, and the two speak once a window.
 The loop turns for beats and checks as well: what it costs without sampling is measured beside it and taken off.
 Both peers twice: as they are run, the command under a pseudo-terminal, which the limit is about; and, for information,
 their library in the plainest loop. That has no limit: it calls the driver in its own process, where one call that hangs
@@ -42,10 +42,10 @@ LIMIT = 0.5  # of the processor time of the cheapest peer as it is run
 LIBRARY = ", library"  # ends the name of what has no limit
 OURS = "watchdog"
 LOOP = "its loop, without sampling"
-WINDOW_S = 10  # after which ours repeats what changes slowly
+WINDOW_S = CALM_SAMPLES  # after which ours has spoken to its child, and read what changes slowly
 BEFORE_MIB, AFTER_MIB = 432, 765  # no digit in common, so that a terminal is sent all of them
 _COUNTING_S = 5
-_PATIENCE_S = 20.0
+_PATIENCE_S = 20.0 + WINDOW_S
 _CALL = "nvmlDeviceGetUtilizationRates"  # every tool asks it once for each sample of a device
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>78])")
 
@@ -56,8 +56,8 @@ while True:
     print(sample(), flush=True)
     time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
 """
-# As Lookout.poll does it: ask, and take what is known from the last question. A loop has nothing to print of what is
-# known already.
+# As Lookout.poll does it: ask, for several samples once the devices are known, and take what is known from the last
+# question. A loop has nothing to print of what is known already.
 _OURS = f"""
 from watchdog.clock import SystemClock
 from watchdog.collectors.devices import DeviceWatch
@@ -67,11 +67,11 @@ shown = None
 import time
 while True:
     begin = time.monotonic()
-    watch.ask({CALM_SAMPLES})
+    watch.ask(1 if shown is None else {CALM_SAMPLES})
     _, devices = watch.see()
-    if devices is not shown:
+    if devices is not shown and hasattr(devices, "value"):
         shown = devices
-        print([f"{{each.now.memory_used_bytes.value >> 20}} MiB" for each in getattr(devices, "value", ())], flush=True)
+        print([f"{{each.now.memory_used_bytes.value >> 20}} MiB" for each in devices.value], flush=True)
     time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
 """
 # As long as the one above, and it has shown from the start what is waited for.
@@ -145,7 +145,11 @@ class StandIn:
 
     def devices(self, count: int, used_mib: int = BEFORE_MIB, *, busy: bool = False) -> None:
         """So many devices with so much memory in use; busy ones compute for this process."""
-        work = f"util_sm = 97\npower_mw = 150000\npstate = 2\nprocess = {os.getpid()} 400 compute\n" if busy else ""
+        work = (
+            f"util_sm = 97\npower_mw = 150000\npstate = 2\npcie_gen = 4\nprocess = {os.getpid()} 400 compute\n"
+            if busy
+            else ""
+        )
         self._scenario.write(f"[device]\nmemory_used_mib = {used_mib}\nmemory_reserved_mib = 0\n{work}" * count)
 
     def environment(self, log: Path | None = None) -> dict[str, str]:

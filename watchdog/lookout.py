@@ -48,8 +48,8 @@ _EVERY_S = {
 }
 _DEADLINE_S = 10.0
 # Samples of the devices to one question in calm times: each is as old as that then, and a loop that is woken with cold
-# caches speaks to the child a tenth as often.
-CALM_SAMPLES = 10
+# caches speaks to the child a twentieth as often.
+CALM_SAMPLES = 20
 
 
 class Targets(Struct, frozen=True):

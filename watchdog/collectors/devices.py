@@ -20,14 +20,12 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from watchdog.clock import Clock
 from watchdog.collectors import linechild, nvml_child
 from watchdog.collectors.linechild import LineChild
-from watchdog.collectors.nvml_answer import AS_BEFORE, Refusal, Row, Sample, parse_answer
+from watchdog.collectors.nvml_answer import Refusal, Row, Sample, parse_answer
 from watchdog.collectors.nvml_library import device_node, find_library, nothing_here
-from watchdog.collectors.nvml_questions import NAMELESS, OF_WORK
+from watchdog.collectors.nvml_questions import FAST, GLANCE, NAMELESS
 from watchdog.collectors.roots import Roots
 from watchdog.core.devicefacts import (
     NVML_DRIVER_NOT_LOADED,
@@ -59,13 +57,19 @@ _LASTING = (
 )
 
 
+# Of a device that does not change, as long as it was not asked fully.
+_NOT_AGAIN: dict[str, Fact[Any]] = dict.fromkeys(list(FAST)[GLANCE:], Unknown("not asked again of this device yet"))
+
+
 class _Remembered:
-    """What is known of one device, over all samples. `row` is what the newest of them said."""
+    """What is known of one device, over all samples. `row` is what the newest of them said, `now` all it stands for."""
 
     row: Row
+    now: DeviceSample
 
     def __init__(self, samples: int) -> None:
         self.recent: deque[DeviceSample] = deque(maxlen=samples)
+        self._readings = dict(_NOT_AGAIN)
         self.fields: dict[str, Fact[Any]] = {}
         self.counters: dict[str, Fact[int]] = {}
         self.slow_implausible: tuple[str, ...] = ()
@@ -73,14 +77,16 @@ class _Remembered:
         self.xid_faults: tuple[XidFault, ...] = ()
 
     def take(self, row: Row, *, believe_sample: bool) -> None:
-        if row.sample.performance_state is AS_BEFORE:
-            row = replace(row, sample=_as_before(row.sample, self.recent[-1] if self.recent else None))
         self.row = row
+        # What was not asked again stands as it was, with the time at which it was read.
+        readings = self._readings | row.readings
+        self.now = DeviceSample(at_s=row.at_s, **readings)
         if believe_sample:
-            self.recent.append(row.sample)
+            self._readings = readings
+            self.recent.append(self.now)
         if isinstance(row.xids, dict) and row.xids:
             self.xids.update(row.xids)
-            self.xid_faults = with_events(self.xid_faults, row.xids, row.sample.at_s)
+            self.xid_faults = with_events(self.xid_faults, row.xids, row.at_s)
         if row.slow is None:
             return
         kept = {} if row.lost_code is None else {name: self.fields.get(name) for name in _LASTING}
@@ -91,27 +97,25 @@ class _Remembered:
         self.counters = row.slow.counters
         self.slow_implausible = row.slow.implausible
 
+    def forget(self) -> None:
+        """What was read before a gap in our schedule does not count any more."""
+        self.recent.clear()
+        self._readings = dict(_NOT_AGAIN)
+
     def device(self, *, missing: bool) -> Device:
         row, xids = self.row, self.row.xids
         return Device(
             uuid=row.uuid,
             index=row.index,
-            recent=tuple(self.recent) or (row.sample,),
+            recent=tuple(self.recent) or (self.now,),
             lost_code=row.lost_code,
             missing=missing,
             implausible=() if missing else row.implausible + self.slow_implausible,
-            xid_counts=Known(dict(self.xids), row.sample.at_s) if isinstance(xids, dict) else xids,
+            xid_counts=Known(dict(self.xids), row.at_s) if isinstance(xids, dict) else xids,
             xid_faults=self.xid_faults,
             clocks_event_counters_us=self.counters,
             **self.fields,
         )
-
-
-def _as_before(sample: DeviceSample, before: DeviceSample | None) -> DeviceSample:
-    """An idle device was not asked again for some readings: they stand as they were, with the time they were read."""
-    if before is None:  # what was read before a gap in our schedule does not count any more
-        return replace(sample, **dict.fromkeys(OF_WORK, Unknown("not asked again of an idle device yet")))
-    return replace(sample, **{name: getattr(before, name) for name in OF_WORK})
 
 
 class DeviceWatch:
@@ -179,7 +183,7 @@ class DeviceWatch:
     def ask(self, batch: int = 1) -> None:
         """Asks for so many samples, a second apart, unless a question is open; for one: hurries one that is for more.
 
-        Once a second at most. Starts the child where there is none, not too often. `batch`: 10 at most. After an answer
+        Once a second at most. Starts the child where there is none, not too often. `batch`: 20 at most. After an answer
         with fewer samples than asked for the next question is for one: whether the driver was slow is then seen as it
         happens.
         """
@@ -284,7 +288,7 @@ class DeviceWatch:
         if self._due_s is not None:
             self._due_s = max(self._due_s, self._forgot_s)
         for remembered in self._known.values():
-            remembered.recent.clear()
+            remembered.forget()
         self._devices = Unknown("NVML has not been asked since the watchdog itself stood still")
 
     def close(self) -> None:
@@ -387,11 +391,13 @@ class DeviceWatch:
             self._make_devices(*samples[-1], believe=believe)
 
     def _remember(self, sample: Sample, *, believe: bool) -> None:
-        if sample.versions is not None:
+        if sample.versions is not None and sample.versions != self._versions:
             self._versions = sample.versions
             self._look_for_node()
         for row in sample.rows:
-            self._known.setdefault(row.uuid, _Remembered(self._samples)).take(row, believe_sample=believe)
+            if row.uuid not in self._known:
+                self._known[row.uuid] = _Remembered(self._samples)
+            self._known[row.uuid].take(row, believe_sample=believe)
 
     def _make_devices(self, at_s: float, sample: Sample, *, believe: bool) -> None:
         """Of all that is remembered; `sample` is the newest."""

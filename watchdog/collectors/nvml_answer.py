@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode
 
-from watchdog.collectors.nvml_questions import COUNTERS, FAST, SLOW
-from watchdog.core.devicefacts import DeviceProcess, DeviceSample
+from watchdog.collectors.nvml_questions import COUNTERS, FAST, GLANCE, SHORT, SLOW
+from watchdog.core.devicefacts import DeviceProcess
 from watchdog.core.fact import Absent, Fact, Known, Unknown
 
-AS_BEFORE = Absent("as before")  # stands for the last answer; devices.py puts that in
+_LENGTHS = {length: tuple(FAST.items())[:length] for length in (GLANCE, SHORT, len(FAST))}
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -34,12 +34,13 @@ class SlowReadings(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One device of one sample."""
+    """One device of one sample. `readings`: fields of DeviceSample by name; what is not there stands as it was."""
 
     uuid: str
     index: int
     lost_code: int | None
-    sample: DeviceSample
+    at_s: float
+    readings: dict[str, Fact[Any]]
     implausible: tuple[str, ...]
     xids: dict[int, int] | Unknown | Absent  # since the sample before
     slow: SlowReadings | None
@@ -84,16 +85,17 @@ def _row(row: Any, at_s: float) -> Row:
     uuid, index, lost, fast, wrong, xids, slow = row
     readings: dict[str, Any] = {
         name: Known(value, at_s) if type(value) is kind else _fact(value, kind, at_s)
-        for (name, kind), value in zip(FAST.items(), fast, strict=True)
+        for (name, kind), value in zip(_LENGTHS[len(fast)], fast, strict=True)
     }
-    processes = readings["processes"]
+    processes = readings.get("processes")
     if isinstance(processes, Known):
         readings["processes"] = Known(tuple(_process(*process) for process in processes.value), at_s)
     return Row(
         uuid=_of_type(uuid, str),
         index=_of_type(index, int),
         lost_code=lost if lost is None else _of_type(lost, int),
-        sample=DeviceSample(at_s=at_s, **readings),
+        at_s=at_s,
+        readings=readings,
         implausible=_words(wrong),
         xids=_xids(xids, at_s),
         slow=None if slow is None else _slow(*slow, at_s=at_s),
@@ -133,8 +135,6 @@ def _fact(value: Any, kind: type, at_s: float) -> Fact[Any]:
     if type(value) is kind:
         return Known(value, at_s)
     [(mark, why)] = _of_type(value, dict).items()
-    if mark == "k":
-        return AS_BEFORE
     kinds: dict[str, type[Absent | Unknown]] = {"a": Absent, "u": Unknown}
     return kinds[mark](_of_type(why, str))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MISMATCH = 18  # nvml.h: library and kernel module are of different versions
 COMM = b"watchdog-nvml"  # the command in /proc: who looks for users of a GPU leaves out who only asks
 _EVERY_S = 1.0
-_MOST_SAMPLES = 10
+_MOST_SAMPLES = 20
 _PIPE_BYTES = 60_000  # a pipe holds 65,536; of what is longer the parent has the rest a turn later
 
 
@@ -80,11 +80,11 @@ def main(argv: list[str]) -> NoReturn:
     while said := os.read(0, 4096):
         if not (wanted := _wanted(said)):
             continue
+        signal.setitimer(signal.ITIMER_REAL, alarm_s + (wanted - 1) * _EVERY_S)
         samples: list[tuple[float, dict[str, Any]]] = []
         first_s = time.monotonic()
         while True:
             after_s = round(time.monotonic() - first_s, 3)
-            signal.setitimer(signal.ITIMER_REAL, alarm_s)  # anew for each sample
             try:
                 if sampler is None:
                     import pynvml
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> NoReturn:
                     from watchdog.collectors.nvml_sampler import Sampler
 
                     sampler = Sampler(pynvml, proc)
-                answer = sampler.answer(drain=not samples)
+                answer = sampler.answer(again=bool(samples))
             except ImportError as error:
                 text = f"nvidia-ml-py cannot be imported ({error}): install it to see the driver"
                 answer = {"code": -1, "text": text}

@@ -4,8 +4,7 @@ Responsible for the tables that the sampling child and its parent share, and for
 and a function of a handle that returns as many values.
 Refuses to import pynvml (it is passed in), to hold anything of a device, and to decide when what is asked.
 
-A reading is a value, {"a": why} where there is none to be had, {"u": why} where it could not be had, or {"k": ""}
-where the last one is to be kept.
+A reading is a value, {"a": why} where there is none to be had, or {"u": why} where it could not be had.
 """
 
 from __future__ import annotations
@@ -16,12 +15,14 @@ from typing import Any, NoReturn
 Reading = Any  # int, float, str, bool, list, or the dictionary described above
 Question = tuple[tuple[str, ...], Callable[[Any], Any]]
 
-# The order of the readings in an answer, and their types. The names are those of core/devicefacts.py.
+# The order of the readings in an answer, and their types. The names are those of core/devicefacts.py. An answer may end
+# after GLANCE or after SHORT of them: the rest was not asked for, and stands as it was.
 FAST: dict[str, type] = {
     "memory_used_bytes": int,
     "power_watts": float,
     "utilization_percent": int,
     "memory_utilization_percent": int,
+    "processes": list,
     "encoder_percent": int,
     "decoder_percent": int,
     "temperature_celsius": int,
@@ -31,8 +32,10 @@ FAST: dict[str, type] = {
     "performance_state": int,
     "pcie_generation": int,
     "pcie_width": int,
-    "processes": list,
 }
+GLANCE = 4  # of a device that is as it was at the last look
+SHORT = 5  # of one that does nothing
+OF_WORK = frozenset(list(FAST)[SHORT:])  # of a device that does nothing these are asked now and then
 SLOW: dict[str, type] = {
     "name": str,
     "pci_bus_id": str,
@@ -52,20 +55,6 @@ SLOW: dict[str, type] = {
     "remap_failed": bool,
     "recovery_action": int,
 }
-# Of a device that does nothing these are asked now and then; between, {"k": ""} says that the last answer stands.
-OF_WORK = frozenset(
-    {
-        "encoder_percent",
-        "decoder_percent",
-        "temperature_celsius",
-        "sm_clock_mhz",
-        "memory_clock_mhz",
-        "clocks_event_reasons",
-        "performance_state",
-        "pcie_generation",
-        "pcie_width",
-    }
-)
 NAMELESS = "no UUID, index"  # begins the key of a device that is counted, but does not even tell its UUID
 COUNTERS = ("sw_power_us", "sw_thermal_us", "hw_thermal_us", "hw_power_brake_us", "thermal_us", "power_us")
 
@@ -102,13 +91,16 @@ _MOST: dict[str, tuple[float, str]] = {
 class Questions:
     """What to ask. `nvml` is pynvml.
 
-    `fast` for each sample, `work` of a device at work, `slow` for now and then, `lists` of processes.
+    `fast` for each sample, `work` of a device at work, `slow` for now and then, `lists` of processes. `glance` for as
+    little as can be: bytes in use, milliwatts, percent of utilization and of memory utilization, as the driver says.
     """
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._error: type[Exception] = nvml.NVMLError
+        self._memory = self._memory_question()
         self.fast = self._fast_questions()
+        self.glance = self._glance_question()
         self.work = self._work_questions()
         self.slow = self._slow_questions()
         self.lists = (
@@ -146,17 +138,31 @@ class Questions:
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         return self._either(f"{name}_v3", f"{name}_v2")
 
-    def _memory(self, handle: Any) -> Any:
+    def _memory_question(self) -> Callable[[Any], Any]:
         """The second form tells NVIDIA's own reserve apart (240 MiB of a 3060), the first counts it as used."""
         ask, version = self._function("nvmlDeviceGetMemoryInfo"), getattr(self._nvml, "nvmlMemory_v2", None)
         if version is None:  # this pynvml is older than it
-            return ask(handle)
-        try:
-            return ask(handle, version)
-        except self._error as error:
-            if error.value not in _NO_SUCH_FORM:  # type: ignore[attr-defined]
-                raise
-            return ask(handle)
+            return ask
+
+        def memory(handle: Any) -> Any:
+            try:
+                return ask(handle, version)
+            except self._error as error:
+                if error.value not in _NO_SUCH_FORM:  # type: ignore[attr-defined]
+                    raise
+                return ask(handle)
+
+        return memory
+
+    def _glance_question(self) -> Callable[[Any], tuple[int, int, int, int]]:
+        f = self._function
+        memory, utilization, power = self._memory, f("nvmlDeviceGetUtilizationRates"), f("nvmlDeviceGetPowerUsage")
+
+        def glance(handle: Any) -> tuple[int, int, int, int]:
+            rates = utilization(handle)
+            return memory(handle).used, power(handle), rates.gpu, rates.memory
+
+        return glance
 
     def _fast_questions(self) -> list[Question]:
         f = self._function

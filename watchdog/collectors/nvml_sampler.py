@@ -15,12 +15,13 @@ from typing import Any
 from watchdog.collectors.nvml_questions import (
     COUNTERS,
     FAST,
+    GLANCE,
     GONE,
     LOST,
     NAMELESS,
     NO_PERMISSION,
     NOT_FOUND,
-    OF_WORK,
+    SHORT,
     SLOW,
     TIMEOUT,
     UNKNOWN,
@@ -34,14 +35,27 @@ from watchdog.collectors.nvml_questions import (
     text_of,
 )
 
-SLOW_EVERY_S = 10.0
+SLOW_EVERY_S = 20.0
 UNSUPPORTED_EVERY_S = 60.0  # what a device cannot do it will hardly learn
 ENUMERATE_EVERY_S = 60.0
 _MOST_EVENTS = 100  # of one sample; the rest comes with the next
 _EVENT_WAIT_MS = 0  # what is there is delivered at once
 IDLE_EVERY_S = 5.0
 _AT_WORK_PERCENT = 10  # below it little is to be learnt from clocks, the PCIe link and the like
-_AS_BEFORE: dict[str, Reading] = {name: {"k": ""} for name in OF_WORK}
+_WORK_POWER = 0.5  # of the limit: a device that is busy and takes less may be faking it
+_MOST_WATTS = 5_000.0
+_SLOWED = 0x8 | 0x20 | 0x40 | 0x80  # nvml.h, nvmlClocksEventReason: hardware, thermal (two), power brake
+_FAST_NAMES = tuple(FAST)
+
+
+class _Usual:
+    """What a glance at a device must show for everything else to stand as it was at the last full look."""
+
+    def __init__(self, used_bytes: int, idle: bool, least_watts: float, most_watts: float) -> None:
+        self.used_bytes = used_bytes  # no process comes or goes without memory
+        self.idle = idle
+        self.least_watts = least_watts
+        self.most_watts = most_watts
 
 
 class _Device:
@@ -54,6 +68,8 @@ class _Device:
         self.lost: int | None = None
         self.total_bytes: int | None = None
         self.limit_watts: float | None = None
+        self.best_link: tuple[Reading, Reading] = (None, None)
+        self.usual: _Usual | None = None  # None: something was remarkable, so everything is asked again
         self.slow_at_s = -SLOW_EVERY_S
         self.rests_until_s = 0.0  # until then an idle device is asked for little
         self.quiet: dict[str, tuple[float, Reading]] = {}  # until when a question is not asked, and its answer
@@ -78,17 +94,21 @@ class Sampler:
         self._pid_max = _pid_max(proc)
         self._questions = Questions(nvml)
 
-    def answer(self, *, drain: bool = True) -> dict[str, Any]:
-        """A sample, or the code with which the driver refuses to be asked. Without `drain` Xid events go on waiting."""
+    def answer(self, *, again: bool = False) -> dict[str, Any]:
+        """A sample, or the code with which the driver refuses to be asked.
+
+        `again`: the last one was a second ago. Then Xid events go on waiting, and of a device on which nothing
+        remarkable was and is to be seen only that much is asked.
+        """
         was_ready = self._ready
-        answer = self._try(drain)
+        answer = self._try(again)
         if was_ready and answer.get("code") in GONE:  # it was unloaded and may be back: init once more
-            answer = self._try(drain)
+            answer = self._try(again=False)
         return answer
 
-    def _try(self, drain: bool) -> dict[str, Any]:
+    def _try(self, again: bool) -> dict[str, Any]:
         try:
-            return self._sample(time.monotonic(), drain)
+            return self._sample(time.monotonic(), again)
         except self._error as error:
             code: int = error.value  # type: ignore[attr-defined]
             self._ready = self._ready and code not in GONE
@@ -96,7 +116,21 @@ class Sampler:
 
     # -- the driver and its devices ------------------------------------------------------------------------------
 
-    def _sample(self, now_s: float, drain: bool) -> dict[str, Any]:
+    def _sample(self, now_s: float, again: bool) -> dict[str, Any]:
+        if not (again and self._ready and self._registered and all(device.lost is None for device in self._devices)):
+            self._prepare(now_s)
+        rows = [(self._glance(device) if again else None) or self._row(device, now_s) for device in self._devices]
+        for device in self._devices:
+            if device.xids and device.no_xids is None:  # told now; else they wait for a sample that has room for them
+                device.xids = {}
+        answer: dict[str, Any] = {"devices": rows}
+        if not again and now_s - self._driver_at_s >= SLOW_EVERY_S:
+            self._driver_at_s = now_s
+            answer["driver"] = self._versions()
+        return answer
+
+    def _prepare(self, now_s: float) -> None:
+        """Everything that is not a reading: the driver, the handles, and the Xid events that wait."""
         if not self._ready:
             self._nvml.nvmlInit()
             self._ready, self._registered, self._events = True, False, None
@@ -110,17 +144,7 @@ class Sampler:
             self._find_again(device)
         if not self._registered:
             self._register()
-        if drain:
-            self._drain()
-        rows = [self._row(device, now_s) for device in self._devices]
-        for device in self._devices:
-            if device.no_xids is None:  # they are told now; else they wait for a sample that has room for them
-                device.xids = {}
-        answer: dict[str, Any] = {"devices": rows}
-        if now_s - self._driver_at_s >= SLOW_EVERY_S:
-            self._driver_at_s = now_s
-            answer["driver"] = self._versions()
-        return answer
+        self._drain()
 
     def _versions(self) -> tuple[str, str | None]:
         """Of the driver and of CUDA: text to be shown, so a refusal is shown, too."""
@@ -184,6 +208,52 @@ class Sampler:
 
     # -- readings ------------------------------------------------------------------------------------------------
 
+    def _glance(self, device: _Device) -> list[Any] | None:
+        """A row of what changes most. None: it is not as it was, and all must be asked; that also tells what failed.
+
+        Each step here is one with cold caches, once a second for weeks.
+        """
+        usual = device.usual
+        if usual is None:
+            return None
+        try:
+            used_bytes, milliwatts, busy, memory_busy = self._questions.glance(device.handle)
+        except (self._error, ValueError, TypeError, ArithmeticError, LookupError):
+            return None
+        watts = milliwatts / 1000
+        if used_bytes != usual.used_bytes or not usual.least_watts <= watts <= usual.most_watts:
+            return None
+        if (busy < _AT_WORK_PERCENT) is not usual.idle or busy > 100 or memory_busy > 100:
+            return None
+        xids = device.no_xids if device.no_xids is not None else list(device.xids.items())
+        return [device.uuid, device.index, None, [used_bytes, watts, busy, memory_busy], [], xids, None]
+
+    def _usual(self, device: _Device, fast: dict[str, Reading], wrong: list[str]) -> _Usual | None:
+        """None where anything of this full look is worth being looked at again in each sample."""
+        used, watts, busy, memory_busy = (fast[name] for name in _FAST_NAMES[:GLANCE])
+        processes, limit = fast["processes"], device.limit_watts
+        if wrong or device.lost is not None or type(watts) is not float:
+            return None
+        if not type(used) is type(busy) is type(memory_busy) is int:
+            return None
+        if type(processes) is list and not all(here for _, _, _, here, _ in processes):
+            return None  # lost, or only ending
+        if type(processes) is dict and "u" in processes:
+            return None
+        most_watts = min(_MOST_WATTS, 4 * limit) if limit else _MOST_WATTS
+        if busy < _AT_WORK_PERCENT:
+            return _Usual(used, True, 0.0, most_watts)
+        if not limit or watts < _WORK_POWER * limit:
+            return None
+        reasons, link = fast["clocks_event_reasons"], (fast["pcie_generation"], fast["pcie_width"])
+        if type(reasons) is int and reasons & _SLOWED:
+            return None
+        if any(type(best) is int and now != best for now, best in zip(link, device.best_link, strict=True)):
+            return None
+        if any(type(reading) is dict and "u" in reading for reading in fast.values()):
+            return None
+        return _Usual(used, False, _WORK_POWER * limit, most_watts)
+
     def _row(self, device: _Device, now_s: float) -> list[Any]:
         slow: list[Any] | None = None
         codes: set[int] = set()
@@ -194,12 +264,12 @@ class Sampler:
         fast = self._ask(self._questions.fast, device, now_s, codes, wrong)
         busy = fast["utilization_percent"]
         idle = type(busy) is int and busy < _AT_WORK_PERCENT
-        if idle and now_s < device.rests_until_s:
-            fast.update(_AS_BEFORE)
-        else:
+        fast["processes"] = self._processes(device, now_s, codes, wrong)
+        names = _FAST_NAMES[:SHORT]
+        if not idle or now_s >= device.rests_until_s:
+            names = _FAST_NAMES
             device.rests_until_s = now_s + IDLE_EVERY_S
             fast.update(self._ask(self._questions.work, device, now_s, codes, wrong))
-        fast["processes"] = self._processes(device, now_s, codes, wrong)
         before = device.lost
         device.lost = next((code for code in LOST if code in codes), None)
         if UNKNOWN in codes and all(type(reading) is dict for reading in fast.values()):
@@ -210,8 +280,9 @@ class Sampler:
             device.lost = before
         elif before is not None and device.lost is None:
             self._registered = False  # whether the old one survived is not told
+        device.usual = self._usual(device, fast, wrong)
         xids = device.no_xids if device.no_xids is not None else list(device.xids.items())
-        return [device.uuid, device.index, device.lost, [fast[name] for name in FAST], wrong, xids, slow]
+        return [device.uuid, device.index, device.lost, [fast[name] for name in names], wrong, xids, slow]
 
     def _read_slow(self, device: _Device, now_s: float, codes: set[int]) -> list[Any]:
         wrong: list[str] = []
@@ -219,6 +290,7 @@ class Sampler:
         total, limit = readings["memory_total_bytes"], readings["power_limit_watts"]
         device.total_bytes = total if type(total) is int else device.total_bytes
         device.limit_watts = limit if type(limit) is float else device.limit_watts
+        device.best_link = (readings["pcie_generation_max"], readings["pcie_width_max"])
         return [[readings[name] for name in SLOW], [readings[name] for name in COUNTERS], wrong]
 
     def _ask(

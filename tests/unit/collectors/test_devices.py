@@ -795,6 +795,22 @@ def test_a_batch_comes_in_order_with_the_moments_of_its_samples(host: Host) -> N
     assert all(sample.utilization_percent == Known(11, sample.at_s) for sample in device.recent)
 
 
+def test_what_is_not_asked_again_stands_with_the_time_at_which_it_was_read(host: Host) -> None:
+    host.first("[device]\ntemperature = 40\n")
+    watch, begin_s = host.watch, host.clock.now_s + 1.0
+    assert watch is not None
+    host.clock.now_s = begin_s
+    watch.ask(2)
+    assert watch.wait(DEADLINE_S)
+    first, second = known(watch.see()[1])[0].recent[-2:]
+    assert second.at_s > first.at_s
+    assert isinstance(second.power_watts, Known)
+    assert second.power_watts.at_s == second.at_s
+    assert second.processes == first.processes == Known((), begin_s)
+    assert second.temperature_celsius == first.temperature_celsius
+    assert first.temperature_celsius == Known(40, begin_s - 1.0)  # an idle device is asked for it now and then
+
+
 def test_a_batch_that_is_not_due_is_no_silence_and_one_that_is_late_counts_from_when_it_was_due(host: Host) -> None:
     host.first("[device]\n", alarm_s=5.0)
     watch = host.watch

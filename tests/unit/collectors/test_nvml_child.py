@@ -19,7 +19,7 @@ import pytest
 
 from tests.fakes.nvml.standin import Scenario, build, environment
 from watchdog.collectors import nvml_child
-from watchdog.collectors.nvml_questions import COUNTERS, FAST, SLOW
+from watchdog.collectors.nvml_questions import COUNTERS, FAST, GLANCE, SHORT, SLOW
 
 DEADLINE_S = 20.0
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -82,7 +82,7 @@ def ask(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def fast(answer: dict[str, Any], device: int = 0) -> dict[str, Any]:
-    return dict(zip(FAST, answer["devices"][device][3], strict=True))
+    return dict(zip(FAST, answer["devices"][device][3], strict=False))  # what is not asked again is not there
 
 
 def slow(answer: dict[str, Any], device: int = 0) -> dict[str, Any]:
@@ -128,6 +128,88 @@ def test_several_samples_are_taken_a_second_apart_and_told_in_one_line(start: St
     answers = hear(process)
     assert [after_s for after_s, _ in answers] == pytest.approx([0.0, 1.0, 2.0], abs=0.3)
     assert ["driver" in answer for _, answer in answers] == [True, False, False]
+
+
+BUSY = "[device]\nutil_sm = 97\npower_mw = 150000\npstate = 2\npcie_gen = 4\n"
+
+
+def lengths(answers: list[tuple[float, dict[str, Any]]], device: int = 0) -> list[int]:
+    """How many readings each sample has."""
+    return [len(answer["devices"][device][3]) for _, answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("[device]\n", GLANCE),
+        (BUSY, GLANCE),
+        (BUSY + "process = HERE 400 compute\n", GLANCE),
+        (BUSY + "event_reasons = 0x4\n", GLANCE),  # a software power cap is the usual state
+        (BUSY + "event_reasons = none\nutil_enc = none\n", GLANCE),  # what this driver cannot tell will not change
+        (BUSY + "pcie_gen_max = none\npcie_width_max = none\n", GLANCE),
+        (BUSY + "power_mw = 84000\n", len(FAST)),  # below half of its limit: it may be faking
+        (BUSY + "power_enforced_limit_mw = none\n", len(FAST)),
+        (BUSY + "event_reasons = 0x20\n", len(FAST)),
+        (BUSY + "event_reasons = 0x80\n", len(FAST)),
+        (BUSY + "pcie_width = 8\n", len(FAST)),
+        (BUSY + "pcie_gen = 1\n", len(FAST)),
+        (BUSY + "process = 4194304 400 compute\n", len(FAST)),  # not in /proc
+        (BUSY + "temperature = 500\n", len(FAST)),  # cannot be true
+        ("fail nvmlDeviceGetDecoderUtilization = 999\n" + BUSY, len(FAST)),
+        ("[device]\nprocess = 4194304 400 compute\n", SHORT),
+        ("[device]\nutil_sm = none\n", len(FAST)),
+        ("[device]\npower_mw = none\n", SHORT),
+    ],
+)
+def test_within_a_conversation_the_rest_is_asked_again_only_of_what_is_remarkable(
+    start: Start, text: str, wanted: int
+) -> None:
+    process = start(text.replace("HERE", str(os.getpid())))
+    say(process, b"sample 2\n")
+    assert lengths(hear(process)) == [len(FAST), wanted]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "value"),
+    [
+        ("util_sm = 97", "util_sm = 3", "utilization_percent", 3),
+        ("util_sm = 97", "util_sm = 101", "utilization_percent", {"u": "101 % is no utilization"}),
+        ("power_mw = 150000", "power_mw = 60000", "power_watts", 60.0),
+        ("power_mw = 150000", "power_mw = 4294967295", "power_watts", {"a": "the driver gives no value (N/A)"}),
+        ("util_sm = 97", "util_sm = 97\nmemory_used_mib = 500", "memory_used_bytes", 500 * 2**20),
+    ],
+)
+def test_a_glance_that_shows_anything_new_becomes_a_full_look(
+    start: Start, old: str, new: str, name: str, value: object
+) -> None:
+    process = start(BUSY + BUSY)
+    ask(process)
+    say(process, b"sample 3\n")
+    time.sleep(0.5)
+    start.scenario.write(BUSY.replace(old, new) + BUSY)  # type: ignore[attr-defined]
+    answers = hear(process)
+    assert fast(answers[1][1])[name] == value
+    assert lengths(answers, device=1) == [len(FAST), GLANCE, GLANCE]
+
+
+def test_a_glance_that_fails_becomes_a_full_look_that_tells_why(start: Start) -> None:
+    process = start(BUSY)
+    ask(process)
+    say(process, b"sample 2\n")
+    time.sleep(0.5)
+    start.scenario.write(f"fail nvmlDeviceGetPowerUsage = 999\n{BUSY}")  # type: ignore[attr-defined]
+    assert fast(hear(process)[1][1])["power_watts"] == {"u": "NVML code 999: Unknown Error"}
+
+
+def test_xids_that_come_within_a_conversation_are_told_once(start: Start) -> None:
+    process = start(BUSY)
+    ask(process)
+    say(process, b"sample 2\n")
+    time.sleep(0.5)
+    start.scenario.event(79)  # type: ignore[attr-defined]
+    assert [answer["devices"][0][5] for _, answer in hear(process)] == [[], []]
+    say(process, b"sample 2\n")
+    assert [answer["devices"][0][5] for _, answer in hear(process)] == [[[79, 1]], []]
 
 
 def test_who_is_in_a_hurry_gets_what_there_is(start: Start) -> None:
