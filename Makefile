@@ -117,9 +117,11 @@ bench: dev
 	$(PY) -P -m bench.footprint $(ARGS)
 	$(PY) -P -m bench.default_job $(ARGS)
 	$(PY) -P -m bench.overhead $(ARGS)
+	$(PY) -P -m bench.relaunch $(ARGS)
 
 campaign: dev
 	$(PY) -P -m bench.campaign $(ARGS)
+	$(PY) -P -m bench.recovery --record
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

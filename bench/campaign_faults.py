@@ -101,7 +101,7 @@ def interrupt(ring: Ring, _run: Living) -> None:
 
 
 def relaunch(ring: Ring, _run: Living) -> None:
-    ring.bed.call("relaunch")
+    ring.bed.call("relaunch", "--no-wait")
 
 
 def _still(ring: Ring, run: Living) -> Path | None:

@@ -1,4 +1,4 @@
-"""The commands that ask or tell a job something: status, relaunch, stop.
+"""The commands that ask or tell a job something: status, stop; and what relaunching.py shares with them.
 
 With a supervisor they speak through its socket; without one they read the ledger, or do with the lock in hand what is
 sensible. Light to import: `watchdog status` must answer at once.
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from watchdog.contract import ContractError
 from watchdog.control import NoSupervisorError, SilentError, request, words_of_silence
 from watchdog.core.history import Event, fold
-from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, ControlError, StateError
+from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, ControlError, SettingsError, StateError
 from watchdog.folders import JobFolders
 from watchdog.ledger import END_BYTES, read_events, read_ledger
 from watchdog.ledgerview import view_of_ledger
-from watchdog.places import folders_of, job_options, require_visible
+from watchdog.places import folders_of, require_visible
 from watchdog.render import duration, view_from_record
 from watchdog.settings import DEFAULT_JOB, Settings
 
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 _SAY_EVERY_S = 10.0
 
 
-def _ask(folders: JobFolders, command: str, wait_s: float = 5.0) -> dict[str, Any]:
-    """One question to the supervisor. Raises NoSupervisorError, SilentError, ControlError."""
-    answer = request(folders.socket, {"command": command}, wait_s)
+def ask(folders: JobFolders, command: str, wait_s: float = 5.0, **more: Any) -> dict[str, Any]:
+    """One question to the supervisor. Raises NoSupervisorError, SilentError, ControlError; SettingsError for a no."""
+    answer = request(folders.socket, {"command": command, **more}, wait_s)
     if answer.get("ok") is not True:
+        if answer.get("usage") is True:
+            raise SettingsError(str(answer.get("error")))
         raise ControlError(str(answer.get("error", "the supervisor gave no reason")))
     return answer
 
@@ -45,7 +47,7 @@ def status_of(settings: Settings, wait_s: float = 5.0) -> StatusView:
     folders = folders_of(settings)
     require_visible(folders)
     try:
-        view = _living_view(folders, wait_s)
+        view = living_view(folders, wait_s)
     except NoSupervisorError:
         view = _view_from_outside(settings, folders)
         pid = _other_supervisor(folders)
@@ -102,9 +104,9 @@ def _with_damage(view: StatusView, folders: JobFolders) -> StatusView:
     return dataclasses.replace(view, findings=(found, *view.findings))
 
 
-def _living_view(folders: JobFolders, wait_s: float = 5.0) -> StatusView:
+def living_view(folders: JobFolders, wait_s: float = 5.0) -> StatusView:
     """The view of the supervisor that answers. Raises NoSupervisorError, ControlError."""
-    record = _ask(folders, "status", wait_s).get("status")
+    record = ask(folders, "status", wait_s).get("status")
     try:
         return view_from_record(record)
     except (AttributeError, KeyError, TypeError, ValueError, ContractError) as error:
@@ -191,49 +193,10 @@ def _other_supervisor(folders: JobFolders) -> int | None:
     return holder.pid
 
 
-def relaunch_job(settings: Settings, argv: list[str]) -> str:
-    """Through the socket, or in the ledger; returns what to tell. Raises HeldError, ControlError, StateError."""
-    folders = folders_of(settings)
-    require_visible(folders)
-    try:
-        answer = _ask(folders, "relaunch")
-    except SilentError as error:
-        raise _not_done("relaunch", folders, error) from error
-    except NoSupervisorError:
-        return _lift(settings, folders, argv)
-    job, look = settings.job.name, f"watchdog status{job_options(settings)}"
-    if answer["state"] == "hold":
-        return f"job {job}: the hold is lifted; the supervisor goes on: {look}"
-    if answer.get("run") is not None:
-        if settings.job.level < 2:  # it has no checkpoints that we could demand
-            return f"job {job}: run {answer['run']} is asked to end, the next one starts from its beginning: {look}"
-        return f"job {job}: run {answer['run']} saves and ends, the next one starts from its checkpoint: {look}"
-    return f"job {job}: the supervisor goes on ({answer['state']}): {look}"
-
-
-def _not_done(command: str, folders: JobFolders, error: SilentError) -> ControlError:
+def not_done(command: str, folders: JobFolders, error: SilentError) -> ControlError:
     """The supervisor drops what it reads after its asker gave up (control.py): failed means that it will not happen."""
     words = words_of_silence(error.pid or _other_supervisor(folders), error)
     return ControlError(f"{words}\nthe {command} was not carried out and will not be")
-
-
-def _lift(settings: Settings, folders: JobFolders, argv: list[str]) -> str:
-    if not _ever_was(folders):
-        return f"job {settings.job.name} never ran, so nothing is held; start it: {how_to_start(settings, ())}"
-    from watchdog.clock import SystemClock
-    from watchdog.opening import host_or_error, open_ledger, take
-
-    clock = SystemClock()
-    lock = take(folders, clock, argv, job_options(settings))
-    with contextlib.closing(lock):
-        ledger = open_ledger(folders, clock, host_or_error())
-        with contextlib.closing(ledger):
-            history = fold(ledger.events)
-            start = "start the supervisor: " + how_to_start(settings, ledger.events)
-            if history.hold is None:
-                return f"job {settings.job.name}: no supervisor runs and nothing is held; {start}"
-            ledger.record("lifted", "the hold is lifted by a person")
-            return f"job {settings.job.name}: the hold is lifted ({history.hold}); {start}"
 
 
 def how_to_start(settings: Settings, events: tuple[Event, ...]) -> str:
@@ -274,17 +237,17 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
     folders = folders_of(settings)
     require_visible(folders)
     try:
-        pid = _living_view(folders).supervisor_pid
-        _ask(folders, "stop-now" if now else "stop")
+        pid = living_view(folders).supervisor_pid
+        ask(folders, "stop-now" if now else "stop")
     except SilentError as error:
-        raise _not_done("stop", folders, error) from error
+        raise not_done("stop", folders, error) from error
     except NoSupervisorError:
         return _stop_unsupervised(settings, folders, now=now, argv=argv)
     started = said = time.monotonic()
     held: str | None = None
     while True:
         try:
-            view = _living_view(folders)
+            view = living_view(folders)
         except NoSupervisorError:
             if held is not None:
                 return EXIT_HOLD
@@ -310,14 +273,14 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
         time.sleep(0.1)
 
 
-def _ever_was(folders: JobFolders) -> bool:
+def ever_was(folders: JobFolders) -> bool:
     """Somebody supervised this job before: else a mistyped name would make the folders of a new one."""
     return folders.ledger.exists() or folders.run_record.exists()
 
 
 def _stop_unsupervised(settings: Settings, folders: JobFolders, *, now: bool, argv: list[str]) -> int:
     """No supervisor: a run may live all the same. Adopt it, end it with proof, leave."""
-    if not _ever_was(folders):
+    if not ever_was(folders):
         print(f"nothing to stop: job {settings.job.name} never ran")
         return EXIT_OK
     from watchdog.clock import SystemClock

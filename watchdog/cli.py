@@ -34,6 +34,13 @@ _RECLAIM_CODES = (
     "Exit codes: 0 so much is free (dry run: all steps are permitted), 1 less came back, 2 usage, 3 a run is alive or "
     "this user is not permitted, 4 another reclaim is at work."
 )
+_PRUNE_CODES = (
+    "Exit codes: 0 done or nothing to do, 1 something was not deleted, 2 usage, 4 a supervisor or a run has the job."
+)
+_RELAUNCH_CODES = (
+    "Exit codes: 0 it has restored its checkpoint (dry run: it would be launched), 1 not within --wait, or nobody to "
+    "ask, 2 command line, or no such verified step, 3 hold (dry run: it would not be launched), 4 held, 5 stopped."
+)
 _EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
 
 # typer brings a click of its own; importing the other one as well would cost 20 ms for the sake of this name.
@@ -139,12 +146,41 @@ def status(config: ConfigOption = None, job: JobOption = None, as_json: JsonOpti
         print("\n".join(status_lines(view)))
 
 
-@app.command()
-def relaunch(config: ConfigOption = None, job: JobOption = None) -> None:
-    """Lift a hold, or stop the living run and start it again from its verified checkpoint."""
-    from watchdog.asking import relaunch_job
+@app.command(epilog=_RELAUNCH_CODES)
+def relaunch(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan with every gate, and do nothing.")] = False,
+    step: Annotated[
+        int | None, typer.Option("--from", metavar="STEP", help="Go back to this verified step.", min=0)
+    ] = None,
+    why: Annotated[str, typer.Option("--why", help="Why you go back, for the record.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="With a new budget, also where nothing is held; no gate opens.")
+    ] = False,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to follow it.", min=0, max=604800)] = 600.0,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Ask, and do not follow it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan of a dry run, for machines.")] = False,
+) -> None:
+    """Lift a hold, or end the living run (it saves), and start it again from its verified checkpoint."""
+    from watchdog.core.relaunchplan import Wish
+    from watchdog.rehearsing import dry_run as planned
+    from watchdog.relaunching import relaunch as go
+    from watchdog.render_relaunch import plan_lines, plan_record
 
-    print(relaunch_job(_existing(config, job, acts=True), _typed()))
+    if (as_json and not dry_run) or (why and step is None) or not math.isfinite(wait):
+        raise SettingsError("--json goes with --dry-run, --why with --from, and --wait is a number of seconds")
+    settings = _existing(config, job, acts=True)
+    wish = Wish(step=step, afresh=force)
+    if not dry_run:
+        wait_s = None if no_wait else wait
+        _leave(go(settings, _typed(), wish, why=why, wait_s=wait_s, say=lambda words: print(words, flush=True)))
+    plan = planned(settings, wish)
+    if as_json:
+        print(json.dumps(plan_record(plan.view, wish, plan.plan, plan.exit_code), indent=1, allow_nan=False))
+    else:
+        print("\n".join(plan_lines(plan.view, plan.plan)))
+    _leave(plan.exit_code)
 
 
 @app.command()
@@ -254,6 +290,21 @@ def reclaim(
     _leave(report.exit_code)
 
 
+@app.command(epilog=_PRUNE_CODES)
+def prune(
+    config: ConfigOption = None,
+    job: JobOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and why.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the checkpoints that [retention] lets go, while nobody supervises the job; else say which."""
+    from watchdog.pruning import prune_by_hand
+
+    report = prune_by_hand(_existing(config, job, acts=not dry_run), dry_run=dry_run, argv=_typed())
+    print(json.dumps(report.record, indent=1, allow_nan=False) if as_json else "\n".join(report.lines))
+    _leave(report.exit_code)
+
+
 @app.command()
 def notify(
     test: Annotated[str, typer.Option("--test", metavar="EVENT", help="hold, recovery or blindness.")],
@@ -290,6 +341,22 @@ def incidents(
         print("\n".join(render_incidents.listing(found, job_options(settings))))
     else:
         print("\n\n".join("\n".join(render_incidents.report(each)) for each in found))
+
+
+@app.command(epilog="Exit codes: 0 each ended as it should, 1 one did not or none could be made, 2 no such drill.")
+def drill(
+    fault: Annotated[str, typer.Argument(help="One of --list, or all.")] = "all",
+    phase: Annotated[str | None, typer.Option("--phase", help="When it strikes, instead of the usual phase.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="The faults there are, and which this host can run.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make faults on purpose in a throw-away job of its own, and say what the watchdog made of each."""
+    from watchdog.drills import report
+
+    if listing:
+        print(json.dumps(report.listing_record(), indent=1) if as_json else "\n".join(report.listing()))
+        return
+    _leave(report.perform(report.chosen(fault, phase), as_json=as_json, say=report.say_on_terminal))
 
 
 @app.command()

@@ -632,11 +632,40 @@ def _share_run_lock(path: Path, patience_s: float) -> int:
             time.sleep(0.05)
 
 
+def handles(number: signal.Signals, pid: int | str = "self", proc: str = "/proc") -> bool:
+    """Whether the process has a handler for the signal, whoever set it (SigCgt, see proc(5)). Raises OSError."""
+    return _has_bit("SigCgt", number, pid, proc)
+
+
+def _has_bit(name: str, number: signal.Signals, pid: int | str, proc: str) -> bool:
+    with open(f"{proc}/{pid}/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith(f"{name}:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def stacks_on_sigusr2() -> None:
+    """From now on SIGUSR2 makes this process write to its standard error where each of its threads stands.
+
+    Works while another thread, or a library, holds the GIL. Left alone where the program catches or ignores that
+    signal for a purpose of its own. The supervisor sends it before it ends a run for a stall.
+    """
+    with contextlib.suppress(OSError, ImportError, AttributeError, RuntimeError, ValueError):
+        if handles(signal.SIGUSR2) or _has_bit("SigIgn", signal.SIGUSR2, "self", "/proc"):
+            return
+        import faulthandler  # in CPython; where it is missing the run can be supervised all the same
+
+        # By number: whatever became of `sys.stderr`, that is where a supervisor has its log.
+        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
+
+
 def join(environ: Mapping[str, str] | None = None, *, patience_s: float = LATE_RANK_PATIENCE_S) -> Run:
     """Enter the run that the environment names; without one, an unsupervised `Run`.
 
     Takes a share of the run lock and compares the run id in the run record with its own, so that a rank which
-    starts late never joins a run that is over. Raises WrongRunError (exit with EXIT_WRONG_RUN), OSError.
+    starts late never joins a run that is over. SIGUSR2 becomes a question for its stacks, unless the program has a
+    use for it. Raises WrongRunError (exit with EXIT_WRONG_RUN), OSError.
     """
     env = os.environ if environ is None else environ
     run_id = env.get(ENV_RUN_ID)
@@ -662,6 +691,7 @@ def join(environ: Mapping[str, str] | None = None, *, patience_s: float = LATE_R
         living = read_json(record, "run record").get("run_id")
         if living != run_id:
             raise WrongRunError(f"this process belongs to run {run_id}, the job's run is {living}")
+    stacks_on_sigusr2()
     return run
 
 

@@ -48,6 +48,11 @@ class RunFolder:
     def log(self) -> Path:
         return self.path / "output.log"
 
+    @property
+    def stacks(self) -> Path:
+        """Where its processes stood when it was stopped for a stall."""
+        return self.path / "stacks.txt"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class JobFolders:

@@ -71,7 +71,7 @@ class HostWatch:
         self._unseen_since: dict[tuple[str, int], float] = {}  # each by itself: several in turn are no blindness
         self._self = Supervisor(pid=os.getpid())
         self.used = used  # devices that runs of this job were seen on, by UUID; None: none was seen with one open
-        self._over_s = float("-inf")  # when the last run was found over
+        self.over_s = float("-inf")  # when the last run was found over
         self._judged_s: float | None = None
         self.findings: tuple[Finding, ...] = ()
 
@@ -100,7 +100,8 @@ class HostWatch:
     def judge(self, run: OfRun, root: ProcessId | None) -> bool:
         """Judge the newest facts with what this turn knows of the run, once a second at most. True: it was done."""
         if root is None and self._lookout.root is not None:
-            self._over_s = self._clock.monotonic()
+            self.over_s = self._clock.monotonic()
+            self._lookout.ask_room()
         self._run, self._lookout.root = run, root
         if root is None:  # a launch is weighed on what is read now
             self._lookout.calm = False
@@ -120,21 +121,23 @@ class HostWatch:
         """Host memory that a launch needs, as it is known now."""
         return self.limits.memory_need(uses_gpu=uses_gpu(self.facts, self.limits))
 
-    def gates(self, *, lock_intact: bool, tried: str = "") -> tuple[Gate, ...]:
+    def gates(self, *, lock_intact: bool, tried: str = "", pruned: str = "") -> tuple[Gate, ...]:
         """The conditions for a launch, as they stand now; none while a first answer is still on its way.
 
-        `tried`: what came of making room in host memory.
+        `tried`: what came of making room in host memory; `pruned`: what came of it on the disk.
         """
         facts = self.look()
         if self.unread("memory", "disk", "driver"):
             return ()
         if uses_gpu(facts, self.limits) and self._table_awaited(facts):  # without it no ghost can be told
             return ()
-        launchable = (disk for disk in facts.disks if not isinstance(disk, Known) or disk.value.purpose != "windows")
+        launchable = [disk for disk in facts.disks if not isinstance(disk, Known) or disk.value.purpose != "windows"]
+        if any(isinstance(fact, Known) and fact.at_s < self.over_s for fact in (facts.memory, *launchable)):
+            return ()  # it may have died of a disk that filled up since
         return (
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
             memory_gate(facts.memory, self.memory_need_bytes, tried=tried, wsl=isinstance(facts.wsl, Known)),
-            *(disk_gate(disk, self._settings.disk.need_bytes) for disk in launchable),
+            *(disk_gate(disk, self._settings.disk.need_bytes, tried=pruned) for disk in launchable),
             *device_gate(
                 facts,
                 self.limits,
@@ -146,7 +149,7 @@ class HostWatch:
 
     def _table_awaited(self, facts: Facts) -> bool:
         """A process table is on its way, the first one or the first without the run that is over."""
-        old = isinstance(facts.processes, Known) and facts.processes.at_s < self._over_s
+        old = isinstance(facts.processes, Known) and facts.processes.at_s < self.over_s
         return old or self.unread("processes")
 
     def unread(self, *collectors: str) -> bool:
@@ -155,6 +158,10 @@ class HostWatch:
 
     def views(self) -> dict[str, CollectorView]:
         return self._lookout.views()
+
+    def ask_disks(self) -> None:
+        """Room was made on purpose: what was read before says nothing any more."""
+        self._lookout.ask_disks()
 
     def ask_afresh(self, away_s: float) -> None:
         """After a gap of `away_s` in our schedule: what was read before it is not believed any more."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from watchdog.actuators.launch import LaunchOrder, launch, ticks_now
+from watchdog.cgrouping import RunCgroups
 from watchdog.clock import Clock
-from watchdog.collectors.locks import read_lock
+from watchdog.collectors.locks import Moment, read_lock
 from watchdog.collectors.processes import ancestry
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
@@ -52,9 +55,12 @@ def command_of(settings: Settings) -> tuple[str, ...]:
 
 def unlinked_lock(folders: JobFolders, clock: Clock) -> str | None:
     """Somebody holds a lock file of this job that was removed: whoever makes a new one would not meet it."""
+    roots, moment = Roots(), None
     for path, purpose in ((folders.supervisor_lock, "supervisor"), (folders.run_lock, "run")):
         try:
-            lock = read_lock(str(path), purpose, Roots(), clock)
+            # One look at everybody's open files for both: each takes milliseconds, and a launch waits for it.
+            moment = moment or Moment.of(roots)
+            lock = read_lock(str(path), purpose, roots, clock, moment)
         except (OSError, ValueError) as error:
             return f"the {purpose} lock cannot be looked at: {error}"
         if isinstance(lock, Known) and lock.value.unlinked:
@@ -73,10 +79,14 @@ def launch_run(
     clock: Clock,
     record: Callable[[list[Record]], None],
     listen: Callable[[str], None],
+    cgroups: RunCgroups,
+    gates: Sequence[str] = (),
+    device_memory: Mapping[str, Any] | None = None,
 ) -> tuple[RunWatch, State] | Trouble:
     """Launch what was decided. Nothing is started that could not be recorded; then the trouble is returned.
 
-    `listen` is called with the run id right before anything is started, so that its first word is heard.
+    `listen` is called with the run id right before anything is started, so that its first word is heard. `gates`: the
+    words of those that were found open. `device_memory`: what is in use before it, see core/gpumemory.py.
     """
     unlinked = unlinked_lock(job.folders, clock)
     if unlinked is not None:
@@ -106,7 +116,7 @@ def launch_run(
     origin = "nothing: a first start" if checkpoint is None else f"step {checkpoint.step} {checkpoint.digest[:12]}…"
     if settings.job.level < 2:
         origin = "its beginning (no checkpoints are demanded of it)"
-    data = {
+    data: dict[str, Any] = {
         "number": number,
         "run_id": run_id,
         "resume_step": None if checkpoint is None else checkpoint.step,
@@ -117,12 +127,16 @@ def launch_run(
         "directory": str(settings.job.directory),
         "config": None if settings.config_file is None else str(settings.config_file),
         "command_sha256": command_digest(command),
+        "gates": list(gates),
     }
+    if device_memory:
+        data["device_memory"] = dict(device_memory)
     try:
         record([Record("run_launching", f"run {number} starts from {origin}", data)])
     except RecordingError as error:
         return Trouble(words=str(error))
     listen(run_id)
+    order = dataclasses.replace(order, cgroup=cgroups.make(run_id))
     try:
         child = launch(
             LaunchOrder(
@@ -136,6 +150,7 @@ def launch_run(
             job.folders,
         )
     except (HeldError, StateError) as failure:
+        cgroups.remove(order)
         why = str(failure)
         if isinstance(failure, HeldError):
             why += f" ({run_lock_holders(str(job.folders.run_lock), clock)})"

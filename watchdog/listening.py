@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from watchdog.branching import wish_from
+from watchdog.core.branching import GoBack
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request
 from watchdog.core.view import StatusView
@@ -22,16 +24,28 @@ from watchdog.render import status_record
 _REQUESTS = {"relaunch": Request.RELAUNCH, "stop": Request.DRAIN, "stop-now": Request.STOP}
 
 
+def _nobody(wish: GoBack) -> str | None:
+    return f"--from {wish.step}: nobody here goes back"
+
+
 class Listener:
     """Requests in the order in which they came, and a descriptor that wakes the loop for them."""
 
     def __init__(
-        self, on_hangup: Callable[[], None], view: Callable[[], StatusView], remembered: Callable[[], Remembered]
+        self,
+        on_hangup: Callable[[], None],
+        view: Callable[[], StatusView],
+        remembered: Callable[[], Remembered],
+        go_back: Callable[[GoBack], str | None] = _nobody,
     ) -> None:
-        """`view` and `remembered` are asked from the socket's thread: what was published last."""
+        """`view` and `remembered` are asked from the socket's thread: what was published last.
+
+        So is `go_back`, which takes a wish for an earlier step or says why not.
+        """
         self._on_hangup = on_hangup
         self._view = view
         self._remembered = remembered
+        self._go_back = go_back
         self._requests: deque[Request] = deque()
         self._dropped: deque[str] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -110,6 +124,17 @@ class Listener:
         alive = view.run is not None and view.run.alive
         if command == "relaunch" and view.state == Phase.HOLD.value and alive:
             return {"ok": False, "error": f"the run does not end, so nothing is launched: {view.hold_reason}"}
-        self.ask(_REQUESTS[command])
+        try:
+            wish = wish_from(message) if command == "relaunch" else None
+        except ValueError as error:
+            return {"ok": False, "error": str(error)}
+        if wish is not None:
+            if (refused := self._go_back(wish)) is not None:
+                return {"ok": False, "error": refused, "usage": True}
+            os.eventfd_write(self._wake, 1)
+        elif command == "relaunch" and message.get("force") is True:
+            self.ask(Request.RELAUNCH_AFRESH)
+        else:
+            self.ask(_REQUESTS[command])
         number = view.run.number if view.run is not None else None
         return {"ok": True, "state": view.state, "run": number if alive else None}

@@ -123,6 +123,8 @@ class Lookout:
         if root != self._root:
             self._root = root
             self._runner.soon("processes")
+            self._runner.soon("locks")
+            self._devices.soon()
 
     def _wants(self, *facts: str) -> bool:
         return self._only is None or any(fact in self._only for fact in facts)
@@ -191,6 +193,17 @@ class Lookout:
         """Something died: what the kernel said before that is not all of it."""
         for name in ("kernel", "oom"):
             self._runner.soon(name)
+
+    def ask_room(self) -> None:
+        """A run is over: what it took of memory and disks, and what it died of, is not in what was read before."""
+        for name in ("memory", *(f"disk_{purpose}" for purpose in self._disks)):
+            self._runner.soon(name)
+
+    def ask_disks(self) -> None:
+        """Files were deleted on purpose: the disks are read at once, and their looks begin anew."""
+        for purpose, reader in self._disks.items():
+            self._runner.soon(f"disk_{purpose}")
+            reader.forget()
 
     def ask_afresh(self, away_s: float) -> None:
         """After a gap in our own schedule: what was read before it is not believed any more, and nothing is calm."""

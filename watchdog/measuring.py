@@ -40,13 +40,24 @@ def baselines_file(settings: Settings) -> Path:
 class Measuring:
     """Measures one device after the other, beside what is known of each."""
 
-    def __init__(self, settings: Settings, clock: Clock, driver: str, say: Callable[[str], None]) -> None:
-        """`say` is told what is being measured, as it takes seconds. `trouble`: why there is no baseline to be had."""
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        driver: str,
+        say: Callable[[str], None],
+        reader: ProbeReader | None = None,
+    ) -> None:
+        """`say` is told what is being measured, as it takes seconds. `trouble`: why there is no baseline to be had.
+
+        `reader`: of who measures again and again.
+        """
         self._settings = settings
         self._clock = clock
         self._driver = driver
         self._say = say
-        self._reader = ProbeReader(str(settings.probe.python), clock, memory_bytes=settings.probe.memory_bytes)
+        python, memory_bytes = str(settings.probe.python), settings.probe.memory_bytes
+        self._reader = reader or ProbeReader(python, clock, memory_bytes=memory_bytes)
         self._keys: dict[str, str] = {}  # of each device, that of its last result
         self.known: Results = {}
         self.trouble = ""

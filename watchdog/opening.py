@@ -26,6 +26,7 @@ from watchdog.collectors.locks import read_lock
 from watchdog.collectors.processes import is_alive, marked_processes, this_host
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch, read_exit, read_last_words, read_start
+from watchdog.collectors.runcgroup import pids_by_name
 from watchdog.core.causes import Cause
 from watchdog.core.ettr import Account
 from watchdog.core.facts import Known
@@ -229,6 +230,7 @@ def _require_nothing_left(run: RunFolder, run_id: str, folders: JobFolders) -> N
         start = read_start(run)
         if start is not None and is_alive(start.shim):
             marked.insert(0, start.shim.pid)
+    marked += sorted(pids_by_name(run_id))
     if marked:
         pids = ", ".join(str(pid) for pid in dict.fromkeys(marked))
         raise StateError(

@@ -12,7 +12,7 @@ from typing import Any
 from watchdog.contract import decode_number, encode_number
 from watchdog.core.figures import gib
 from watchdog.core.limits import GPU_MEMORY_NEED_BYTES
-from watchdog.core.view import CollectorView, DeviceView, FindingView, RunView, StatusView
+from watchdog.core.view import CollectorView, DeviceView, FindingView, GateView, RunView, StatusView
 
 _BAR = 10
 
@@ -197,6 +197,7 @@ def view_from_record(record: Any) -> StatusView:
     if values.get("run") is not None:
         values["run"] = RunView(**_fields_of(RunView, values["run"]))
     values["findings"] = tuple(FindingView(**_fields_of(FindingView, each)) for each in values.get("findings", ()))
+    values["gates"] = tuple(GateView(**_fields_of(GateView, each)) for each in values.get("gates", ()))
     values["devices"] = tuple(DeviceView(**_fields_of(DeviceView, each)) for each in values.get("devices", ()))
     values["collectors"] = {
         name: CollectorView(**_fields_of(CollectorView, each)) for name, each in values.get("collectors", {}).items()

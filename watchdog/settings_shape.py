@@ -254,7 +254,7 @@ class Relaunch(Struct, frozen=True, kw_only=True, rename=key_name):
     failures: Annotated[int, key("failures in a row without a new checkpoint that make it a hold", ge=1, le=100)] = 3
     backoff_s: Annotated[
         float,
-        key("wait before the second retry, doubled each time; the first is at once", kind="duration", ge=0, le=_DAY),
+        key("least wait before a second retry; the longest is 2, 4, 8 ... times it", kind="duration", ge=0, le=_DAY),
     ] = 10.0
     backoff_limit_s: Annotated[float, key("longest wait before a retry", kind="duration", ge=0, le=_DAY)] = 10 * _MINUTE
     gate_wait_s: Annotated[
@@ -269,6 +269,37 @@ class Log(Struct, frozen=True, kw_only=True, rename=key_name):
         int, key("disk space of one run's log; beyond it the oldest output goes", kind="size", ge=64 * _KIB, le=_TIB)
     ] = 64 * _MIB
     runs: Annotated[int, key("run folders that are kept", ge=1, le=10_000)] = 20
+
+
+class Retention(Struct, frozen=True, kw_only=True, rename=key_name):
+    """Deleting old checkpoints of a job of level 2; the newest two verified ones always stay."""
+
+    when: Annotated[
+        Literal["needed", "always", "never"],
+        key(
+            "when checkpoints are deleted; needed: while their disk has less than [disk] need, or less than one more "
+            "of them takes, and no more than it lacks; always: all beyond the keys below, after each new one; never: "
+            "by hand alone, with watchdog prune",
+            allowed='"needed", "always" or "never"',
+        ),
+    ] = "needed"
+    keep_last: Annotated[int, key("so many of the newest verified checkpoints stay", ge=2, le=10_000)] = 3
+    keep_every: Annotated[
+        Annotated[int, Meta(ge=1, le=2**53)] | None,
+        key(
+            "checkpoints of each so many steps stay for good; not given = none but the newest",
+            allowed="a whole number of at least 1",
+            example="10000",
+        ),
+    ] = None
+    leftovers: Annotated[
+        bool,
+        key(
+            "delete what is older than a day and no checkpoint any more, too: refused ones in quarantine/, and "
+            "temporary files of saves that never ended",
+            allowed="true or false",
+        ),
+    ] = False
 
 
 class Metrics(Struct, frozen=True, kw_only=True, rename=key_name):
@@ -367,6 +398,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stop: Stop
     relaunch: Relaunch
     log: Log
+    retention: Retention
     metrics: Metrics
     notify: Notify
     loop: Loop
@@ -390,6 +422,7 @@ SHARED_SECTIONS: Final[Mapping[str, type[Struct]]] = {
     "stop": Stop,
     "relaunch": Relaunch,
     "log": Log,
+    "retention": Retention,
     "metrics": Metrics,
     "notify": Notify,
     "loop": Loop,

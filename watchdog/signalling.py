@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from watchdog.actuators.cgroup import kill_whole
 from watchdog.actuators.stop import freeze, kill, terminate, thaw
 from watchdog.collectors.run import RunWatch
 from watchdog.core.facts import Absent, Fact, Known
@@ -33,10 +34,11 @@ class Signaller:
         self._record = record
         self._note = note
         self._killed: frozenset[ProcessId] = frozenset()
+        self._grouped: frozenset[int] = frozenset()  # whom a kill of the whole cgroup has met
 
     def forget(self) -> None:
         """A new run begins."""
-        self._killed = frozenset()
+        self._killed, self._grouped = frozenset(), frozenset()
 
     def terminate(self, watch: RunWatch, order: Terminate, now_s: float) -> bool:
         """TERM. False when the last look found another beat than the one that was judged: then nothing was done."""
@@ -64,26 +66,60 @@ class Signaller:
         self._note("signal_sent", f"TERM to what is left: {words or 'nobody was left'}")
 
     def kill(self, watch: RunWatch) -> None:
-        """One round of KILL; recorded before and after whenever it meets somebody new. Raises RecordingError."""
+        """One round of KILL, and one to the run's cgroup as a whole where nobody else is in it.
+
+        Recorded before and after whenever it meets somebody new. Raises RecordingError.
+        """
 
         def look() -> tuple[Process, ...]:
             return watch.orphans(self._run_lock).ours if watch.shim() is Shim.LOST else watch.members()
 
         known = freeze(look)
-        if not known:
-            return
+        whole = self._whole(watch)
+        grouped = whole if isinstance(whole, frozenset) else frozenset()
         fresh = [process for identity, process in known.items() if identity not in self._killed]
-        if fresh:
-            names = ", ".join(f"{process.id.pid} {process.command}" for process in fresh[:20])
+        met = {process.id.pid for process in fresh} | (grouped - self._grouped)
+        if met:
+            names = [f"{process.id.pid} {process.command}" for process in fresh[:20]]
+            data: dict[str, Any] = {"pids": sorted(met)[:20_000]}
+            if grouped:
+                assert watch.record.cgroup is not None
+                names.append(f"the whole of its cgroup ({len(grouped)})")
+                data["cgroup"] = watch.record.cgroup.path
             try:
-                self._record(
-                    "run_killing", f"KILL to {names}", pids=sorted(process.id.pid for process in fresh)[:20_000]
-                )
+                self._record("run_killing", f"KILL to {', '.join(names)}", **data)
             except RecordingError:
                 thaw(known)
                 raise
             self._killed |= known.keys()
+        # First the whole at once: nothing that the looks have missed goes on forking while the others die.
+        of_whole = self._kill_whole(watch) if met and grouped else whole
+        self._grouped |= grouped
         outcome = kill(known)
-        if fresh:
-            words = ", ".join(f"{process.id.pid} {sent.value}" for process, sent in outcome.outcomes[:20])
-            self._note("run_killed", f"outcome of KILL: {words}")
+        if met:
+            words = [f"{process.id.pid} {sent.value}" for process, sent in outcome.outcomes[:20]]
+            if of_whole is not None:
+                words.append(f"cgroup {of_whole}")
+            self._note("run_killed", f"outcome of KILL: {', '.join(words)}")
+
+    def _whole(self, watch: RunWatch) -> frozenset[int] | str | None:
+        """Who would be killed with the run's cgroup; or why it is not killed; None where there is nothing to kill."""
+        group = watch.in_cgroup(self._run_lock)
+        if group is None or not group.pids:
+            return None
+        if group.strangers:
+            pids = ", ".join(str(pid) for pid in sorted(group.strangers)[:5])
+            return f"left alone: pid {pids} is in it and not proven to be of the run"
+        traced = watch.traced_pids(group.pids)
+        if traced:
+            return f"left alone: pid {traced[0]} in it is under a debugger"
+        return group.pids
+
+    def _kill_whole(self, watch: RunWatch) -> str:
+        """Look once more, act, and say what came of it."""
+        assert watch.record.cgroup is not None
+        last = self._whole(watch)
+        if not isinstance(last, frozenset):
+            return last or "empty already"
+        sent = kill_whole(watch.record.cgroup, watch.record.run_id)
+        return "not killed: this kernel has no cgroup.kill (5.14 has)" if sent is None else sent.value

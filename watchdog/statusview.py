@@ -19,7 +19,7 @@ from watchdog.core.state import (
     Policy,
     State,
 )
-from watchdog.core.view import DeviceView, FindingView, RunView, StatusView
+from watchdog.core.view import DeviceView, FindingView, GateView, RunView, StatusView
 from watchdog.places import job_options
 from watchdog.settings import Settings
 
@@ -43,10 +43,21 @@ _LABELS = {
     "signal_sent": "signal",
     "run_killing": "kill",
     "run_killed": "kill",
+    "cgroup_missing": "cgroup",
+    "cgroup_stays": "cgroup",
     "hold": "HOLD",
+    "branch_asked": "back",
+    "branch_refused": "back",
+    "branched": "back",
+    "budget_reset": "budget",
+    "wait_cut": "wait",
     "lifted": "lifted",
     "reclaiming": "memory",
     "reclaimed": "memory",
+    "device_probing": "device",
+    "device_probed": "device",
+    "prune_planned": "disk",
+    "pruned": "disk",
     "finished": "finished",
     "archived": "archived",
 }
@@ -97,6 +108,7 @@ def make_view(
         notifications=history.notifications,
         **ettr_fields(ettr),
         waiting_for=_closed_gates(seen) if state.phase is Phase.GATING else None,
+        gates=() if seen is None else tuple(GateView(name=g.name, open=g.open, words=g.words) for g in seen.gates),
         next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
         checkpoint_step=None if newest is None else newest.step,
         checkpoint_digest=None if newest is None else newest.digest,

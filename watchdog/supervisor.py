@@ -9,11 +9,15 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import random
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+from watchdog.actuators.prune import PrunableFolder
 from watchdog.actuators.reclaim import Reclaimer
+from watchdog.branching import Branching
+from watchdog.cgrouping import RunCgroups
 from watchdog.checkpoints.verifier import Knowledge, Verifier
 from watchdog.clock import Clock
 from watchdog.collectors.processes import process_table
@@ -33,22 +37,28 @@ from watchdog.core.seen import Gate, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
     Action,
     Choose,
+    KeepStacks,
     Kill,
     Launch,
     Leave,
     MakeRoom,
     Plan,
     Policy,
+    Prune,
     Quarantine,
     Record,
+    Room,
     State,
     Terminate,
     TerminateRest,
 )
 from watchdog.core.view import StatusView
+from watchdog.core.watching import until_late_s
 from watchdog.episodes import AGAIN_S, EpisodeBook
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
+from watchdog.gpuproving import GpuProver
 from watchdog.hostwatch import HostWatch
+from watchdog.keeping_stacks import StackKeeper
 from watchdog.launching import launch_run
 from watchdog.learning import Learner, deadlines_of, rule_of
 from watchdog.listening import Listener
@@ -61,6 +71,7 @@ from watchdog.opening import OpenJob
 from watchdog.progressing import ProgressEyes
 from watchdog.remembered import Remembered, remember
 from watchdog.render import live_line
+from watchdog.retaining import Pruner, when_of
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.signalling import Signaller
@@ -74,8 +85,10 @@ _NO_FIGURES = str.maketrans("", "", "0123456789.")
 # For a restart and for autopsies, not for people.
 _QUIET_KINDS = frozenset(
     {"run_beats", "phase_time", "uses_gpu", "notifying", "notified", "run_steps", "run_caught_up", "step_time"}
+    | {"gpu_memory", "prune_planned"}
 )
 _SOCKET_EVERY_S = 5.0
+_AT_FIRST_S, _YOUNG_S = 0.005, 0.25  # between two looks at what is about to be answered, and how long that is so
 
 
 def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
@@ -92,6 +105,7 @@ def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
         backoff_limit_s=settings.relaunch.backoff_limit_s,
         gate_wait_s=settings.relaunch.gate_wait_s,
         leave_on_hold=leave_on_hold,
+        prunes=when_of(settings) != "never",
     )
 
 
@@ -134,12 +148,17 @@ class Supervisor:
         self._learner = Learner(rule_of(settings), self._record, self._say_trouble)
         self._policy = policy = self._learner.taught(policy, self._history)
         self._due_s = float("inf")  # when the living run is late, on the monotonic clock
+        self._looked_s = clock.monotonic()  # the moment of the newest look
         living = None if self._watch is None else self._watch.record
-        self._state: State = restore(self._history, living, clock.monotonic(), policy)
+        now_s, wall_s = clock.monotonic(), clock.wall()
+        self._state: State = restore(self._history, living, now_s, policy, wall_s=wall_s, boot_id=job.host.boot_id)
         self._host = HostWatch(settings, job.folders, clock, os.environ, used=self._history.gpus)
+        self._gpus = GpuProver(settings, clock, self._host, self._record, self._say_trouble)
         reclaimer = Reclaimer(Roots(), clock, sync=(job.folders.checkpoints, job.folders.state))
         run_lives = RunLives(str(job.folders.run_lock), clock)
         self._room = RoomMaker(reclaimer, clock, self._record, run_lives)
+        place = PrunableFolder(job.folders.checkpoints, clock)
+        self._pruner = Pruner(settings, place, clock, self._record, self._say_trouble)
         self._gpus_not_before_s = float("-inf")
         self._progress = ProgressEyes(settings.job.progress, clock)
         self._episodes = EpisodeBook(self._record, self._say_trouble)
@@ -154,8 +173,11 @@ class Supervisor:
         )
         self._eyes = RunEyes(job.folders, clock, self._say_trouble, self._host.heard)
         self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
-        self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered)
         self._verifier = Verifier(job.folders.checkpoints, job.folders.lineage)
+        self._branching = Branching(policy.level, self._verifier, self._record, self._say_trouble)
+        self._cgroups = RunCgroups(self._note)
+        self._stacks = StackKeeper(clock, self._note)
+        self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered, self._branching.wish)
         self._choice: Choice | None = None
         self._choice_error: str | None = None
         self._choice_order = 0
@@ -245,11 +267,14 @@ class Supervisor:
         if self._job.ledger.bad_lines:
             words = f"{self._job.ledger.bad_lines} lines of the ledger are no records; they were passed over"
             self._note("ledger_damaged", words)
+        self._cgroups.sweep(self._history.run_ids, None if self._watch is None else self._watch.record.run_id)
         if self._watch is not None:
             record = self._watch.record
             words = f"run {record.number} ({record.run_id}) was there already: adopted"
             self._note("run_adopted", words, run_id=record.run_id)
             self._eyes.listen(record.run_id)
+            if self._history.line.abandons_run(record.run_id):  # whoever asked for that is owed it
+                self.ask(Request.RELAUNCH)
         if self._state.hold is not None:
             self._screen.line("HOLD", self._state.hold)
         if self._state.phase in (Phase.GATING, Phase.WEIGHING):
@@ -266,7 +291,7 @@ class Supervisor:
             self._trouble = seen.trouble
             return False
         self._state = after
-        self._due_s = self._late_from_s(seen)
+        self._due_s, self._looked_s = self._late_from_s(seen), seen.now_s
         for action in plan.actions:
             self._do(action, seen)
         if plan.rule == f"stop: {Cause.DRAINED.value}":
@@ -320,7 +345,13 @@ class Supervisor:
         self._take_results()
         trouble, self._trouble = self._trouble, None
         self._room.look()
-        self._gates = self._host.gates(lock_intact=self._job.lock.intact, tried=self._room.words)
+        if self._pruner.look(self._state, self._history, self._choice, verifying=self._verifier.busy):
+            self._host.ask_disks()
+        self._stacks.look()
+        self._gates = self._host.gates(
+            lock_intact=self._job.lock.intact, tried=self._room.words, pruned=self._pruner.words
+        )
+        self._gates = self._gpus.beside(self._gates, self._state, self._history)
         if not self._said_host and not self._host.unread("memory", "driver"):
             self._said_host = True
             self._screen.line("host", host_line(self._host.facts))
@@ -331,11 +362,15 @@ class Supervisor:
             choice_error=self._choice_error,
             request=self._listener.next(),
             trouble=trouble,
+            luck=random.random(),
             gates=self._gates,
             room_made=self._room.over,
+            pruned=self._pruner.over,
+            stacks_over=self._stacks.over,
         )
         if self._watch is not None:
             seen = self._eyes.look(self._watch, self._state, seen)
+            self._cgroups.look(self._watch)
         self._judge(seen)
         return seen
 
@@ -349,6 +384,7 @@ class Supervisor:
             self._episodes.look(self._host.findings, seen.now_s)
         self._milestones.look(self._state.run, self._progress.newest, seen.now_s)
         self._remember_gpus(seen.now_s)
+        self._gpus.look(self._state.run, self._history, seen.now_s)
 
     def _remember_gpus(self, now_s: float) -> None:
         """Which devices the job uses, for a supervisor after us: its gate is to decide as ours does."""
@@ -388,7 +424,12 @@ class Supervisor:
                 self._choice, self._choice_error = found.choice, found.error
             elif found.error is not None:
                 self._say_trouble(f"checkpoints: {found.error}")
-        if self._policy.level == 2 and self._state.phase is Phase.RUNNING:
+            if (then := self._branching.take(found)) is not None:
+                if self._state.phase in (Phase.GATING, Phase.WEIGHING):
+                    self._order_choice()  # what was chosen may be what was just left
+                self.ask(then)
+        self._branching.look(self._knowledge())
+        if self._policy.level == 2 and self._state.phase is Phase.RUNNING and not self._pruner.needs_quiet:
             self._verifier.watch(self._knowledge())
 
     def _knowledge(self) -> Knowledge:
@@ -398,6 +439,7 @@ class Supervisor:
             run_ids=history.run_ids,
             refused_runs=history.refused_runs,
             ledger_knew=history.knew_checkpoint,
+            line=history.line,
         )
 
     def _order_choice(self) -> None:
@@ -414,6 +456,11 @@ class Supervisor:
                 self._launch(action, seen)
             case MakeRoom():
                 self._room.begin(self._host.memory_need_bytes)
+            case Prune():
+                self._pruner.begin()
+            case KeepStacks(beating):
+                assert self._watch is not None
+                self._stacks.begin(self._watch, seen.members, beating)
             case Terminate():
                 assert self._watch is not None
                 if not self._signaller.terminate(self._watch, action, self._clock.monotonic()):
@@ -445,6 +492,9 @@ class Supervisor:
             self._clock,
             self._record,
             self._eyes.listen,
+            self._cgroups,
+            gates=tuple(gate.words for gate in seen.gates),
+            device_memory=self._gpus.before(),
         )
         if isinstance(launched, Trouble):
             self._trouble = launched
@@ -454,6 +504,7 @@ class Supervisor:
         self._watch.orphans_come_to_us = self._orphans_come_to_us
         self._choice = None
         self._room.forget()
+        self._pruner.forget()
         self._signaller.forget()
         self._pace.reset()
 
@@ -461,6 +512,7 @@ class Supervisor:
         """The run is proven over and recorded: its descriptors are closed."""
         if self._watch is not None and self._state.run is None:
             self._watch.close()
+            self._cgroups.remove(self._watch.record)
             self._watch = None
             self._eyes.forget()
 
@@ -520,22 +572,28 @@ class Supervisor:
         """How long until the next look, if nothing happens before."""
         period_s = self._policy.period_s
         if self._eyes.hearing_its_end:
+            return _AT_FIRST_S
+        if not self._stacks.over:  # may take seconds, and each look reads the table of processes
             return min(period_s, 0.02)
+        # A launch waits for each of these answers, and most come within milliseconds; large checkpoints take longer.
+        young = self._clock.monotonic() - self._state.since_s < _YOUNG_S
+        answer_s = min(period_s, _AT_FIRST_S if young else 0.02)
         match self._state.phase:
             case Phase.WEIGHING:
-                return min(period_s, 0.02)
+                return answer_s
             case Phase.GATING:
                 quick = not self._gates or (self._policy.level == 2 and self._choice is None)
-                return min(period_s, 0.02 if quick else 1.0)
+                quick = quick or self._state.pruning is Room.UNDER_WAY
+                return answer_s if quick else min(period_s, 1.0)
             case Phase.STOPPING:
                 return min(period_s, 0.1)
             case Phase.RUNNING:
                 run = self._state.run
                 waiting = run is not None and run.level == 2 and not run.acknowledged
                 starting = self._watch is not None and self._watch.start is None
-                left_s = self._due_s - self._clock.monotonic()
-                if left_s > 0:  # awake when it is late, not up to a period after
-                    period_s = min(period_s, left_s + 0.005)
+                late_in_s = until_late_s(self._due_s, looked_s=self._looked_s, now_s=self._clock.monotonic())
+                if late_in_s is not None:  # awake when it is late, not up to a period after
+                    period_s = min(period_s, late_in_s + 0.005)
                 elif run is not None and run.stale_looks:
                     period_s = min(period_s, 0.1)
                 return min(period_s, 0.05 if waiting or starting else period_s)

@@ -22,7 +22,15 @@ OURS = ("watchdog", "trainer", "bench")
 # `settings` means settings_shape.py and its like, too: a subject that needs several files keeps its name in front.
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("command line", frozenset({"cli"})),
-    ("commands", frozenset({"running", "asking", "showing", "diagnosing", "jobseen", "measuring", "reclaiming"})),
+    (
+        "commands",
+        frozenset(
+            {
+                *("running", "asking", "showing", "diagnosing", "jobseen", "reclaiming", "pruning"),
+                *("relaunching", "rehearsing"),
+            }
+        ),
+    ),
     (
         "loop",
         frozenset(
@@ -38,8 +46,14 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "looking",
                 "concluding",
                 "makingroom",
+                "retaining",
+                "gpuproving",
+                "measuring",
+                "keeping",
+                "cgrouping",
                 "signalling",
                 "listening",
+                "branching",
                 "progressing",
                 "episodes",
                 "notifier",
@@ -95,7 +109,7 @@ THIRD_PARTY: dict[str, tuple[str, frozenset[str]]] = {
         frozenset(
             {
                 *("settings", "control", "ledger", "core", "checks", "classify", "collectors", "lookout", "diagnose"),
-                *("hostwatch", "makingroom", "measuring", "remembered", "render", "runfacts"),
+                *("gpuproving", "hostwatch", "makingroom", "measuring", "remembered", "render", "runfacts"),
             }
         ),
     ),
@@ -134,6 +148,7 @@ CONTRACT_WITH_IO = frozenset(
     {
         "Run",
         "digest_file",
+        "handles",
         "join",
         "lock_by_hand",
         "read_json",

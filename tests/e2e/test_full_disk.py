@@ -6,9 +6,6 @@ The disk is a small tmpfs in a mount namespace of its own, which ends with the p
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,26 +19,12 @@ from bench.campaign_bed import Bed, wait_for
 from bench.campaign_counter import final_value
 from bench.campaign_observer import is_living
 from bench.campaign_workshop import Workshop, differences
+from watchdog.drills import places
 
 DISK = "12m"
 
 
-class Disk:
-    """A tmpfs at `path`, seen from here at `seen`."""
-
-    def __init__(self, path: Path, holder: int) -> None:
-        self.path = path
-        self.seen = Path(f"/proc/{holder}/root{path}")
-        self.prefix = ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--"]
-
-    def fill(self) -> None:
-        """To the last byte: every block, and the rest of the last one."""
-        with open(self.seen / "filling", "ab", buffering=0) as file:
-            for size in (1024 * 1024, 4096, 1):
-                with contextlib.suppress(OSError):
-                    while True:
-                        file.write(b"x" * size)
-
+class Disk(places.Disk):
     def fill_with(self, ledger: Path) -> None:
         """Also the rest of the ledger's last page: with empty lines, which are no records and harm none."""
         while not self.is_full() or ledger.stat().st_size % 4096:
@@ -49,39 +32,15 @@ class Disk:
             with open(ledger, "ab", buffering=0) as file, contextlib.suppress(OSError):
                 file.write(b"\n" * (-ledger.stat().st_size % 4096))
 
-    def is_full(self) -> bool:
-        try:
-            with open(self.seen / "probe", "wb", buffering=0) as file:
-                file.write(b"x")
-        except OSError as error:
-            return error.errno == errno.ENOSPC
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                (self.seen / "probe").unlink()
-        return False
-
-    def free(self) -> None:
-        (self.seen / "filling").unlink()
-
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "mount"))):
-        pytest.skip("needs root, unshare, nsenter and mount, for a disk of its own")
-    place = tmp_path / "disk"
-    place.mkdir()
-    script = f'mount -t tmpfs -o size={DISK} tmpfs "$0" && echo mounted && exec sleep 600'
-    holder = subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(place)], stdout=subprocess.PIPE
-    )
     try:
-        assert holder.stdout is not None
-        if holder.stdout.readline() != b"mounted\n":
-            pytest.skip("a tmpfs cannot be mounted here")
-        yield Disk(place, holder.pid)
-    finally:
-        holder.kill()
-        holder.communicate()
+        made = Disk(tmp_path / "disk", DISK)
+    except places.PlaceError as why:
+        pytest.skip(str(why))
+    yield made
+    made.close()
 
 
 def test_filled_to_the_last_byte(disk: Disk, workshop: Workshop) -> None:

@@ -118,7 +118,7 @@ def test_relaunch_of_a_living_run_and_without_a_supervisor(counter_bed: Callable
     assert "watchdog run" in nothing.stdout
     supervisor = bed.start()
     run = bed.run_at_step(8)
-    assert bed.call("relaunch").returncode == 0
+    assert bed.call("relaunch", "--no-wait").returncode == 0
     bed.run_at_step(9, after=run.number)
     assert bed.ended(supervisor) == 0, bed.tell()
     launches = [event["data"]["resume_step"] for event in bed.kinds("run_launching")]

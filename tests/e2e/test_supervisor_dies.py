@@ -115,7 +115,7 @@ def test_supervisor_killed_while_it_stops_a_run(counter_bed: Callable[..., Bed])
     bed.observe()
     supervisor = bed.start()
     bed.run_at_step(5)
-    assert bed.call("relaunch").returncode == 0
+    assert bed.call("relaunch", "--no-wait").returncode == 0
     bed.wait_event("run_stopping")
     bed.kill_supervisor(supervisor)
     assert bed.ended(bed.start()) == 0, bed.tell()

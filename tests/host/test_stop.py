@@ -88,6 +88,28 @@ def test_a_stopped_process_dies_of_a_round_too(bed: Shims) -> None:
     watch.close()
 
 
+# Its first thread ends by itself, and the process is a zombie by /proc/PID/stat while another thread goes on.
+LEADERLESS = """
+import ctypes, os, threading, time
+threading.Thread(target=lambda: time.sleep(600)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # exit of this thread alone
+"""
+
+
+def test_a_process_whose_leader_has_ended_is_a_member_and_dies_of_a_round(bed: Shims) -> None:
+    run = bed.run(LEADERLESS)
+    watch = run.watch()
+    leader = run.leader()
+    until(lambda: (found := read_process(leader.pid)) is not None and found.state == "Z", "the end of its first thread")
+    watch.shim()
+    (member,) = watch.members()
+    assert (member.id, member.living) == (leader, True)
+    kill_round(watch.members)
+    assert run.shim.wait(10) == 0
+    watch.close()
+
+
 def test_an_escapee_dies_although_its_leader_is_long_dead(bed: Shims) -> None:
     run = bed.run(
         """

@@ -13,19 +13,24 @@ from pathlib import Path
 import pytest
 
 from tests.host.bed import CLOCK
-from watchdog.asking import how_to_start, relaunch_job, start_command, status_of, stop_job
+from watchdog.asking import how_to_start, start_command, status_of, stop_job
 from watchdog.checks.catalogue import CATALOGUE
 from watchdog.collectors.processes import this_host
 from watchdog.diagnosing import diagnose_job
 from watchdog.errors import ControlError, HeldError
 from watchdog.opening import open_ledger, take
 from watchdog.places import folders_of
+from watchdog.relaunching import Wish, ask_relaunch
 from watchdog.settings import Settings, load
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return load(environ={}, home=tmp_path, cwd=tmp_path, command=["true"], job="x")
+
+
+def relaunch_job(settings: Settings, argv: list[str]) -> str:
+    return ask_relaunch(settings, argv, Wish()).words
 
 
 def hold(settings: Settings, command: list[str]) -> None:

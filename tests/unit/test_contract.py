@@ -290,3 +290,58 @@ def test_what_is_no_regular_file_is_refused_by_its_name_and_left_closed(kind: st
         contract.open_regular(path)
     assert caught.value.filename == str(path)
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+# --- SIGUSR2 asks for stacks ----------------------------------------------------------------------------------------
+def usr2(tmp_path: Path, before: str, send: bool = True) -> subprocess.CompletedProcess[bytes]:
+    """A program that joins after `before`, and is sent SIGUSR2 by itself."""
+    program = (
+        f"import os, signal, sys\n{before}\nfrom watchdog import contract\ncontract.join()\n"
+        "print(contract.handles(signal.SIGUSR2), flush=True)\n"
+        "def stands_here(): os.kill(os.getpid(), signal.SIGUSR2)\n"
+        f"{'stands_here()' if send else ''}\nprint('goes on', flush=True)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", program], env=os.environ | environment(tmp_path), capture_output=True, timeout=60
+    )
+
+
+def test_who_has_joined_says_where_it_stands(tmp_path: Path) -> None:
+    done = usr2(tmp_path, "sys.stderr = None")
+    assert (done.returncode, done.stdout) == (0, b"True\ngoes on\n")
+    assert b"(most recent call first):\n" in done.stderr
+    assert b" in stands_here\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "handled", "said"),
+    [
+        ("signal.signal(signal.SIGUSR2, lambda *_: print('its own', flush=True))", b"True", b"its own\n"),
+        ("signal.signal(signal.SIGUSR2, signal.SIG_IGN)", b"False", b""),
+        ("import faulthandler; faulthandler.register(signal.SIGUSR2, file=1, all_threads=False)", b"True", b"Stack "),
+    ],
+    ids=["a handler", "ignored", "another faulthandler"],
+)
+def test_a_use_that_the_program_has_for_the_signal_is_left_to_it(
+    tmp_path: Path, before: str, handled: bytes, said: bytes
+) -> None:
+    done = usr2(tmp_path, before)
+    assert done.returncode == 0
+    assert done.stdout.startswith(handled + b"\n" + said)
+    assert done.stdout.endswith(b"goes on\n")
+    assert done.stderr == b""
+
+
+def test_without_a_supervisor_the_signal_is_as_it_was(tmp_path: Path) -> None:
+    program = "import signal; from watchdog import contract; contract.join({}); print(contract.handles(signal.SIGUSR2))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, timeout=60, cwd=Path.cwd())
+    assert done.stdout == b"False\n"
+
+
+def test_the_mask_is_read_bit_by_bit(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text("Name:\tx\nSigIgn:\t0000000000000800\nSigCgt:\t0000000100000401\n")
+    caught = [name for name in signal.Signals if contract.handles(name, 7, str(tmp_path))]
+    assert caught == [signal.SIGHUP, signal.SIGSEGV]
+    with pytest.raises(OSError, match="No such file"):
+        contract.handles(signal.SIGUSR2, 8, str(tmp_path))

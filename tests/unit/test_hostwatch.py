@@ -10,7 +10,7 @@ import pytest
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, folders_in
 from tests.unit.checks.ghosts import NO_RUN, ghost_gpu
-from tests.unit.checks.host import UUID, disk, gpu, known, process, processes
+from tests.unit.checks.host import UUID, disk, gpu, known, memory, process, processes
 from tests.unit.checks.host import host as seen
 from watchdog.checks import catalogue
 from watchdog.core.facts import Absent, Facts, Known, Unknown
@@ -133,9 +133,33 @@ def test_a_launch_after_a_run_waits_for_a_process_table_without_it(
     assert watch.gates(lock_intact=True)
     watch.judge(run, None)
     assert watch.gates(lock_intact=True) == ()
+    anew = {"memory": Known(memory(), CLOCK.monotonic()), "disks": (Known(disk(), CLOCK.monotonic()),)}
     for fact in (Known(processes(run=()), CLOCK.monotonic()), Unknown("it hangs")):
-        told[0] = seen(at_s=now_s, processes=fact)
+        told[0] = seen(at_s=now_s, processes=fact, **anew)
         assert watch.gates(lock_intact=True)
+
+
+def test_a_launch_after_a_run_waits_for_memory_and_disks_that_were_read_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have died of a disk that filled up between two looks."""
+    watch = host(tmp_path, **{"job.devices": []})
+    before_s = CLOCK.monotonic()
+    told = [seen(memory=Known(memory(), before_s), disks=(Known(disk(), before_s),))]
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: told[0])
+    monkeypatch.setattr(watch._lookout, "unread", lambda *names: False)
+    run = OfRun(beat=Absent("none"), progress=Absent("none"))
+    watch.judge(run, ProcessId(os.getpid(), 1))
+    assert watch.gates(lock_intact=True)
+    watch.judge(run, None)
+    assert watch.gates(lock_intact=True) == ()
+    now_s = CLOCK.monotonic()
+    told[0] = seen(memory=Known(memory(), now_s), disks=(Known(disk(), before_s),))
+    assert watch.gates(lock_intact=True) == ()
+    told[0] = seen(memory=Known(memory(), now_s), disks=(Known(disk(), now_s),))
+    assert watch.gates(lock_intact=True)
+    told[0] = seen(memory=Known(memory(), now_s), disks=(Unknown("it hangs"),))
+    assert any(not gate.open for gate in watch.gates(lock_intact=True)), "what hangs is told, and waited for no more"
 
 
 def test_a_misspelt_device_is_told_by_the_supervisor_too(tmp_path: Path) -> None:

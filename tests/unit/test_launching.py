@@ -14,6 +14,7 @@ import pytest
 
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, SLEEPER, folders_in, holding
+from watchdog.cgrouping import RunCgroups
 from watchdog.collectors.processes import this_host
 from watchdog.collectors.run import RunWatch
 from watchdog.core.choice import Checkpoint
@@ -47,6 +48,7 @@ class World:
             host=this_host(),
             watch=None,
         )
+        self.cgroups = RunCgroups(lambda *_words, **_data: None)
         self.done: list[str] = []
         self.data: list[dict[str, Any]] = []
         self.full = False
@@ -61,7 +63,9 @@ class World:
         def listen(_run_id: str) -> None:
             self.done.append("listening")
 
-        return launch_run(self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen)
+        return launch_run(
+            self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen, self.cgroups
+        )
 
     def close(self) -> None:
         self.job.ledger.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from watchdog.core.branching import GoBack
 from watchdog.core.seen import Request
 from watchdog.core.view import RunView, StatusView
 from watchdog.listening import Listener
@@ -145,3 +146,37 @@ def test_what_was_dropped_is_told_to_the_loop_once_and_followed_never() -> None:
 def test_what_is_remembered_can_be_asked_for() -> None:
     answer = listener().answer({"command": "facts"})
     assert from_record(answer["facts"]) == Remembered(at_s=7.0)
+
+
+def test_a_wish_for_an_earlier_step_goes_to_whoever_goes_back_and_not_to_the_loop() -> None:
+    wishes: list[GoBack] = []
+    answers = ["--from 41: step 41 was never verified", None]
+
+    def go_back(wish: GoBack) -> str | None:
+        wishes.append(wish)
+        return answers.pop(0)
+
+    asked = Listener(lambda: None, view, lambda: Remembered(at_s=7.0), go_back)
+    message = {"command": "relaunch", "from": 41, "by": "joe\n\x1b[2J", "why": "x" * 5000, "force": True}
+    refused = asked.answer(message)
+    assert (refused["ok"], refused["usage"], refused["error"]) == (False, True, "--from 41: step 41 was never verified")
+    assert asked.answer({"command": "relaunch", "from": 40}) == {"ok": True, "state": "running", "run": 3}
+    assert asked.next() is None, "it is read back before anything is asked of the loop"
+    assert (wishes[0].by, len(wishes[0].why), wishes[0].afresh) == ("joe??[2J", 300, True)
+    assert wishes[1] == GoBack(step=40, by="somebody", why="no reason was given")
+
+
+@pytest.mark.parametrize("step", ["40", 40.0, True, -1, 2**63, [], {}])
+def test_a_step_that_is_none(step: object) -> None:
+    asked = listener()
+    answer = asked.answer({"command": "relaunch", "from": step})
+    assert (answer["ok"], "not the number of a step" in answer["error"]) == (False, True)
+    assert asked.next() is None
+
+
+def test_force_is_a_request_of_its_own() -> None:
+    asked = listener()
+    asked.answer({"command": "relaunch", "force": True})
+    assert asked.next() is Request.RELAUNCH_AFRESH
+    asked.answer({"command": "relaunch", "force": "yes"})
+    assert asked.next() is Request.RELAUNCH

@@ -200,6 +200,9 @@ class Appearing:
     def shim(self) -> Shim:
         return Shim.ALIVE
 
+    def in_cgroup(self, _run_lock: Path) -> None:
+        return None
+
     def members(self) -> tuple[Process, ...]:
         self.shown = min(self.shown + 1, len(self.all))
         return tuple(now for each in self.all[: self.shown] if (now := read_process(each.id.pid)) is not None)
@@ -237,9 +240,10 @@ def test_a_later_round_records_whom_it_meets_for_the_first_time_and_nobody_twice
     first, second, _ = (each.process for each in three)
     book = Book()
     stopper = stopper_of(book)
-    stopper.kill(cast(RunWatch, SimpleNamespace(shim=lambda: Shim.ALIVE, members=lambda: (first,))))
+    alone = {"shim": lambda: Shim.ALIVE, "in_cgroup": lambda _lock: None}
+    stopper.kill(cast(RunWatch, SimpleNamespace(**alone, members=lambda: (first,))))
     # The first is still listed, as one that waits in the kernel would be.
-    stopper.kill(cast(RunWatch, SimpleNamespace(shim=lambda: Shim.ALIVE, members=lambda: (first, second))))
+    stopper.kill(cast(RunWatch, SimpleNamespace(**alone, members=lambda: (first, second))))
     assert book.kinds == ["run_killing", "run_killed"] * 2
     assert [data["pids"] for data in book.data if "pids" in data] == [[first.id.pid], [second.id.pid]]
     wait_for(lambda: state_of(second) == "gone", "the end of the second")

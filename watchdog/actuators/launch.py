@@ -109,7 +109,7 @@ def launch(order: LaunchOrder, folders: JobFolders) -> subprocess.Popen[bytes]:
         lock.downgrade()
         try:
             return subprocess.Popen(
-                shim_command(run, lock.fd, order.record.run_id, order.command),
+                shim_command(run, lock.fd, order.record.run_id, order.command, _entrance(order.record)),
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
@@ -124,6 +124,10 @@ def launch(order: LaunchOrder, folders: JobFolders) -> subprocess.Popen[bytes]:
         lock.close()
         if log_fd >= 0:
             os.close(log_fd)
+
+
+def _entrance(record: RunRecord) -> str:
+    return "" if record.cgroup is None else f"{record.cgroup.path}/cgroup.procs"
 
 
 def shim_command(run: RunFolder, lock_fd: int, run_id: str, command: Sequence[str], cgroup: str = "") -> list[str]:

@@ -1,7 +1,8 @@
 """The checkpoints of a job as they lie on disk: found, read back, compared with their manifests.
 
 Verified = the digest of the bytes read back from disk by us. Torch-free and streaming: a file is never held whole.
-Refuses to delete anything; what is refused is moved aside by checkpoints/quarantine.py.
+Refuses to delete anything; what is refused is moved aside by checkpoints/quarantine.py, and what the policy lets go is
+deleted by actuators/prune.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from watchdog import contract
-from watchdog.core.choice import Checkpoint, Choice, Known, Refusal, conclude_choice, lineage_problem
+from watchdog.core.choice import Checkpoint, Choice, Known, Line, Refusal, conclude_choice, lineage_problem
 from watchdog.errors import CheckpointError, UnreadableError
 
 QUARANTINE_FOLDER = "quarantine"
@@ -39,6 +40,14 @@ class Candidate:
     @property
     def step(self) -> int:
         return -1 if self.manifest is None else self.manifest.step
+
+    @property
+    def claims(self) -> Known | None:
+        """What the manifest says that it is, before anything was read back; None where it cannot be read."""
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        return Known(step=manifest.step, digest=manifest.digest, run_id=manifest.run_id)
 
 
 def find_candidates(folder: Path) -> tuple[Candidate, ...]:
@@ -162,15 +171,27 @@ def choose(
     known: tuple[Known, ...],
     refused_runs: frozenset[str],
     ledger_knew: bool,
+    line: Line | None = None,
+    only: int | None = None,
     on_verified: Callable[[Checkpoint], None] = lambda _: None,
 ) -> Choice:
-    """Newest first, until one is verified and ours. What was tried and failed is in `refused`. Raises OSError."""
+    """Newest first, until one is verified and ours. What was tried and failed is in `refused`. Raises OSError.
+
+    What `line` abandons is passed over: it is neither read nor refused. `only`: that step alone, on whatever branch.
+    """
     refused: list[Refusal] = []
+    followed = line if only is None else None
     ever_knew = ledger_knew or ever_had_checkpoints(folder)
     candidates = find_candidates(folder)
     # What cannot be read has no step: it may be the newest, so it is told whatever is chosen.
     for candidate in sorted(candidates, key=lambda each: each.manifest is not None):
         step = None if candidate.manifest is None else candidate.manifest.step
+        claims = candidate.claims
+        if only is not None:
+            if step != only:
+                continue
+        elif followed is not None and claims is not None and followed.abandons(claims):
+            continue
         try:
             checkpoint = verify(candidate)
         except FileNotFoundError:
@@ -191,5 +212,5 @@ def choose(
             refused.append(Refusal(manifest=str(candidate.path), step=step, why=problem))
             continue
         on_verified(checkpoint)
-        return conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True)
-    return conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew)
+        return conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True, line=followed)
+    return conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew, line=followed)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from watchdog.checkpoints.catalogue import Candidate, choose, find_candidates, read_lineage, verify
-from watchdog.core.choice import Checkpoint, Choice, Known, Refusal, lineage_problem
+from watchdog.core.choice import Checkpoint, Choice, Known, Line, Refusal, lineage_problem
 from watchdog.errors import CheckpointError
 
 _TICK_NS = 1_000_000_000
@@ -28,6 +28,7 @@ class Knowledge:
     run_ids: tuple[str, ...]
     refused_runs: frozenset[str]
     ledger_knew: bool
+    line: Line = dataclasses.field(default_factory=Line)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +48,7 @@ class Verifier:
     def __init__(self, checkpoints: Path, lineage: Path) -> None:
         self._checkpoints = checkpoints
         self._lineage = lineage
-        self._orders: queue.SimpleQueue[tuple[int, bool, Knowledge]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[int, bool, Knowledge, int | None]] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Found] = queue.SimpleQueue()
         self._order = 0
         self._outstanding = 0
@@ -55,11 +56,11 @@ class Verifier:
         self._judged: set[tuple[Path, tuple[int, int, int]]] = set()
         threading.Thread(target=self._work, name="verifier", daemon=True).start()
 
-    def choose(self, knowledge: Knowledge) -> int:
-        """Order a choice; returns the number that its result carries."""
+    def choose(self, knowledge: Knowledge, only: int | None = None) -> int:
+        """Order a choice; returns the number that its result carries. `only`: that step alone, on whatever branch."""
         self._order += 1
         self._outstanding += 1
-        self._orders.put((self._order, True, knowledge))
+        self._orders.put((self._order, True, knowledge, only))
         return self._order
 
     def watch(self, knowledge: Knowledge) -> None:
@@ -67,7 +68,12 @@ class Verifier:
         if self._outstanding == 0:
             self._order += 1
             self._outstanding += 1
-            self._orders.put((self._order, False, knowledge))
+            self._orders.put((self._order, False, knowledge, None))
+
+    @property
+    def busy(self) -> bool:
+        """Checkpoints are being read."""
+        return self._outstanding > 0
 
     def results(self) -> list[Found]:
         """What was found since the last call."""
@@ -81,9 +87,9 @@ class Verifier:
 
     def _work(self) -> None:
         while True:
-            number, is_choice, knowledge = self._orders.get()
+            number, is_choice, knowledge, only = self._orders.get()
             try:
-                found = self._choose(number, knowledge) if is_choice else self._watch(number, knowledge)
+                found = self._choose(number, knowledge, only) if is_choice else self._watch(number, knowledge)
             except OSError as error:
                 found = Found(order=number, error=f"{error.filename or self._checkpoints}: {error.strerror or error}")
             except Exception as error:  # silence would leave the loop waiting for ever
@@ -94,7 +100,7 @@ class Verifier:
         """The folder's own record; where it is gone, the runs that the ledger knows."""
         return read_lineage(self._lineage) or knowledge.run_ids or None
 
-    def _choose(self, number: int, knowledge: Knowledge) -> Found:
+    def _choose(self, number: int, knowledge: Knowledge, only: int | None) -> Found:
         verified: list[Checkpoint] = []
         choice = choose(
             self._checkpoints,
@@ -102,6 +108,8 @@ class Verifier:
             known=knowledge.known,
             refused_runs=knowledge.refused_runs,
             ledger_knew=knowledge.ledger_knew,
+            line=knowledge.line,
+            only=only,
             on_verified=verified.append,
         )
         return Found(order=number, choice=choice, verified=tuple(verified))

@@ -162,7 +162,7 @@ class DeviceWatch:
         self._versions: tuple[str | None, str | None] = (None, None)
         self._count: int | None = None
         self._known: dict[str, _Remembered] = {}
-        self._forgot_s = float("-inf")
+        self._forgot_s = self._changed_s = float("-inf")
         self._devices: Fact[tuple[Device, ...]] = Unknown("NVML has not been asked yet")
         self._told: tuple[Fact[Driver], Fact[tuple[Device, ...]]] | None = None  # said of these devices before
 
@@ -217,9 +217,14 @@ class DeviceWatch:
         else:
             self._listen()
 
+    def soon(self) -> None:
+        """What is known is of before something changed: the next question may come however short after the last."""
+        self._changed_s = self._clock.monotonic()
+
     def _just_seen(self, now_s: float) -> bool:
         last_s = max(self._question_s, self._answer_s)
-        return self._answer is not None and last_s >= self._forgot_s and now_s - last_s < _SOONEST_S
+        changed_s = max(self._forgot_s, self._changed_s)
+        return self._answer is not None and last_s >= changed_s and now_s - last_s < _SOONEST_S
 
     def _hurry(self, now_s: float) -> None:
         """What there is of several samples is wanted now."""

@@ -8,6 +8,7 @@ Refuses to signal and to decide whose a process is (core/identity.py).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -71,6 +72,23 @@ def ancestry(proc: str = "/proc") -> tuple[ProcessId, ...]:
     return tuple(found)
 
 
+def living_table(proc: str = "/proc") -> tuple[Process, ...]:
+    """`process_table`, in which a process whose leader ended before its threads has the state of one of those.
+
+    KILL makes a zombie of the leader at once, while a thread that waits in the kernel keeps the process, its memory and
+    its files: by the leader's state alone nobody would be named.
+    """
+    return tuple(process if process.living else _as_its_threads(process, proc) for process in process_table(proc))
+
+
+def _as_its_threads(process: Process, proc: str) -> Process:
+    states = _thread_states(process.id.pid, proc)
+    living = [state for state in states if state not in "ZXx"]
+    if not living:
+        return process
+    return dataclasses.replace(process, state="D" if "D" in living else living[0])
+
+
 def is_alive(identity: ProcessId, proc: str = "/proc") -> bool:
     """The same process, and not a zombie whose threads are all gone."""
     process = read_process(identity.pid, proc)
@@ -81,18 +99,19 @@ def is_alive(identity: ProcessId, proc: str = "/proc") -> bool:
 
 def has_living_threads(pid: int, proc: str = "/proc") -> bool:
     """A zombie leader can have live threads: look at each."""
-    try:
-        threads = os.listdir(f"{proc}/{pid}/task")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    for thread in threads:
-        with (
-            contextlib.suppress(FileNotFoundError, ProcessLookupError),
-            open(f"{proc}/{pid}/task/{thread}/stat", "rb") as file,
-        ):
-            if parse_stat(file.read()).living:
-                return True
-    return False
+    return any(state not in "ZXx" for state in _thread_states(pid, proc))
+
+
+def _thread_states(pid: int, proc: str) -> list[str]:
+    states: list[str] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"{proc}/{pid}/task"):
+            with (
+                contextlib.suppress(FileNotFoundError, ProcessLookupError),
+                open(f"{proc}/{pid}/task/{thread}/stat", "rb") as file,
+            ):
+                states.append(parse_stat(file.read()).state)
+    return states
 
 
 def tracer_of(pid: int, proc: str = "/proc") -> int:

@@ -12,14 +12,22 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from watchdog import contract
 from watchdog.classify.ends import End, ExitRecord
 from watchdog.classify.log_tail import Failure, failure_of_record, make_link
 from watchdog.collectors.outputlog import tail
-from watchdog.collectors.processes import all_traces, is_alive, process_table, tracer_of
+from watchdog.collectors.processes import (
+    all_traces,
+    is_alive,
+    living_table,
+    process_table,
+    read_process,
+    tracer_of,
+)
+from watchdog.collectors.runcgroup import pids_in
 from watchdog.core.identity import Orphans, Process, ProcessId, descendants, orphans_of
 from watchdog.core.runrecord import RunRecord
 from watchdog.core.seen import Shim
@@ -38,6 +46,7 @@ class StartRecord:
 
     shim: ProcessId
     leader: ProcessId | None
+    cgroup_error: str | None = None  # why the leader is not in the run's cgroup
 
 
 def read_start(run: RunFolder) -> StartRecord | None:
@@ -47,10 +56,11 @@ def read_start(run: RunFolder) -> StartRecord | None:
     except FileNotFoundError:
         return None
     try:
-        shim, leader = record["shim"], record["leader"]
+        shim, leader, cgroup_error = record["shim"], record["leader"], record.get("cgroup_error")
         return StartRecord(
             shim=ProcessId(int(shim["pid"]), int(shim["start_ticks"])),
             leader=None if leader is None else ProcessId(int(leader["pid"]), int(leader["start_ticks"])),
+            cgroup_error=None if cgroup_error is None else str(cgroup_error),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise contract.ContractError(f"{run.start} lacks or misstates {error}") from error
@@ -111,6 +121,14 @@ def _failure(run: RunFolder) -> Failure | None:
         if links:
             return failure_of_record(links, str(record.get("traceback") or ""))
     return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grouped:
+    """The pids in a run's cgroup; `strangers` are those that are not proven the run's."""
+
+    pids: frozenset[int]
+    strangers: frozenset[int]
 
 
 class RunWatch:
@@ -228,7 +246,7 @@ class RunWatch:
         """Everything living that descends from the shim; what was seen once is remembered for harder times."""
         if self.start is None:
             return ()
-        members = tuple(p for p in descendants(self.start.shim, process_table()) if p.living)
+        members = tuple(p for p in descendants(self.start.shim, living_table()) if p.living)
         identities = frozenset(process.id for process in members)
         if identities - self._seen:
             self._seen = identities | (self._seen if self._shim_state is Shim.LOST else frozenset())
@@ -237,7 +255,12 @@ class RunWatch:
 
     def orphans(self, run_lock: Path) -> Orphans:
         """What is left after the shim was killed."""
-        table = process_table()
+        table = living_table()
+        grouped = self.pids_in_cgroup() or frozenset()
+        by_pid = {process.id.pid for process in table}
+        # Who came after the table was read.
+        late = (read_process(pid) for pid in grouped - by_pid if pid != 0)
+        table = (*table, *(process for process in late if process is not None))
         me = os.getpid()
         my_session = os.getsid(0)
         own = frozenset(p.id.pid for p in table if p.ppid == me and p.session == my_session)
@@ -255,12 +278,44 @@ class RunWatch:
             own_children=own,
             own_pid=me,
             adopters=self._adopters(),
+            in_cgroup=grouped,
         )
+        found = self._with_the_unseen(found, grouped - {process.id.pid for process in table})
         for process in table:  # zombies that came to us because we are their subreaper
             if process.ppid == me and not process.living and process.id.pid not in own and self._ours_come_to_us:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.id.pid, os.WNOHANG)
         return found
+
+    def pids_in_cgroup(self) -> frozenset[int] | None:
+        """Who is in the run's own cgroup; None where it has none, or that cannot be seen."""
+        return None if self.record.cgroup is None else pids_in(self.record.cgroup, self.record.run_id)
+
+    def in_cgroup(self, run_lock: Path) -> Grouped | None:
+        """Who is in it, told apart; None where that cannot be seen.
+
+        Asked in this order (who is there, who is ours, who is still there), nobody that was forked or that ended
+        meanwhile is taken for a stranger.
+        """
+        before = self.pids_in_cgroup()
+        if not before or self.start is None:
+            return None if before is None else Grouped(before, before)
+        if self.shim() is Shim.LOST:
+            ours = {process.id.pid for process in self.orphans(run_lock).ours}
+        else:
+            ours = {process.id.pid for process in descendants(self.start.shim, process_table())}
+        after = self.pids_in_cgroup()
+        return None if after is None else Grouped(after, (before & after) - ours)
+
+    def _with_the_unseen(self, found: Orphans, hidden: frozenset[int]) -> Orphans:
+        """Who is in the cgroup and in no process table we may see: neither proven ours nor excluded."""
+        if hidden:
+            hidden &= self.pids_in_cgroup() or frozenset()
+        unseen = (
+            Process(id=ProcessId(pid, self.record.started_ticks), ppid=0, session=0, state="?", command="hidden")
+            for pid in sorted(hidden - {process.id.pid for process in (*found.ours, *found.unclear)})
+        )
+        return dataclasses.replace(found, unclear=(*found.unclear, *unseen))
 
     def _adopters(self) -> frozenset[int] | None:
         """Who may have been given the orphans of the run; None for a record that does not say."""
@@ -270,11 +325,15 @@ class RunWatch:
 
     def traced(self, members: tuple[Process, ...]) -> tuple[int, ...]:
         """Those of the members that a debugger holds."""
+        return self.traced_pids(process.id.pid for process in members)
+
+    def traced_pids(self, pids: Iterable[int]) -> tuple[int, ...]:
+        """The same, by number."""
         traced = []
-        for process in members:
+        for pid in pids:
             with contextlib.suppress(OSError):
-                if tracer_of(process.id.pid) != 0:
-                    traced.append(process.id.pid)
+                if tracer_of(pid) != 0:
+                    traced.append(pid)
         return tuple(traced)
 
     def _remember(self) -> None:

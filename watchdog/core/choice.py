@@ -1,12 +1,15 @@
 """Choosing what to launch from: pure rules over what the verifier found.
 
 A candidate is resumed from only when its bytes were verified, its lineage is this job's, and it is not a changed
-version of something that was verified before.
+version of something that was verified before. Where a person went back to an earlier step (`watchdog relaunch --from`),
+what had been saved beyond it is of an abandoned branch: it stays where it is and is not chosen, see
+docs/decisions/0020.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +56,54 @@ class Known:
     run_id: str | None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """What these runs saved beyond the step is of an abandoned branch."""
+
+    step: int
+    runs: frozenset[str]
+
+    def covers(self, checkpoint: Known) -> bool:
+        """A checkpoint without a run id was there, or may have been: it is of no branch that goes on."""
+        return checkpoint.step > self.step and (checkpoint.run_id is None or checkpoint.run_id in self.runs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Which checkpoints the job goes on from. `asked`: the one that a person went back to last; None: nobody ever did.
+
+    `words`: who asked for it, and why.
+    """
+
+    asked: Known | None = None
+    cuts: tuple[Cut, ...] = ()
+    words: str = ""
+
+    def abandons(self, checkpoint: Known) -> bool:
+        """Whether it lies on a branch that was left. What was asked for itself never does."""
+        return any(cut.covers(checkpoint) for cut in self.cuts) and checkpoint != self.asked
+
+    def abandons_run(self, run_id: str) -> bool:
+        """Whether that run trains on a branch that was left: nothing that it saves from now on is chosen."""
+        return any(run_id in cut.runs for cut in self.cuts)
+
+    def is_below(self, step: int) -> bool:
+        """Whether launching from there would go back further than was asked for."""
+        return self.asked is not None and step < self.asked.step
+
+
+def back_to(line: Line, asked: Known, runs: Collection[str], words: str) -> Line:
+    """The line after a person went back to `asked`. `runs`: all that were launched until now.
+
+    Asking for what lies on an abandoned branch turns to that branch again: then it is the other side that is left.
+    """
+    undone = [cut for cut in line.cuts if cut.covers(asked)]
+    cuts = [cut for cut in line.cuts if cut not in undone]
+    cuts += [Cut(step=cut.step, runs=frozenset(runs) - cut.runs) for cut in undone]
+    cuts.append(Cut(step=asked.step, runs=frozenset(runs)))
+    return Line(asked=asked, cuts=tuple(cuts), words=words)
+
+
 def lineage_problem(
     *,
     step: int,
@@ -88,8 +139,22 @@ def _age(run_id: str | None, lineage: tuple[str, ...] | None) -> int:
     return lineage.index(run_id) if lineage is not None and run_id is not None and run_id in lineage else -1
 
 
-def conclude_choice(*, chosen: Checkpoint | None, refused: tuple[Refusal, ...], ever_knew: bool) -> Choice:
-    """Invariant 3: a first start only if neither ledger nor folder ever knew a checkpoint."""
+def conclude_choice(
+    *, chosen: Checkpoint | None, refused: tuple[Refusal, ...], ever_knew: bool, line: Line | None = None
+) -> Choice:
+    """Invariant 3: a first start only if neither ledger nor folder ever knew a checkpoint.
+
+    Nor is anything older launched from than what a person went back to: that would be another choice than theirs.
+    """
+    if line is not None and line.asked is not None and (chosen is None or line.is_below(chosen.step)):
+        reasons = "; ".join(f"step {refusal.step}: {refusal.why}" for refusal in refused[:3])
+        why = (
+            f"step {line.asked.step}, which was asked for ({line.words}), cannot be verified now"
+            + (f" ({reasons})" if reasons else "")
+            + ("" if chosen is None else f"; step {chosen.step} is the newest before it")
+            + "; name another one: watchdog relaunch --from STEP"
+        )
+        return Choice(chosen=None, first_start=False, refused=refused, why=why)
     if chosen is not None:
         return Choice(chosen=chosen, first_start=False, refused=refused, why=f"step {chosen.step} verified")
     if not ever_knew:

@@ -26,6 +26,7 @@ from watchdog.core.state import (
     MakeRoom,
     Plan,
     Policy,
+    Prune,
     Quarantine,
     Record,
     Room,
@@ -42,6 +43,8 @@ __all__ = ["TRANSITIONS", "beat_deadline", "decide", "launched", "resumed"]
 
 def decide(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     """One turn."""
+    if seen.request is Request.RELAUNCH_AFRESH and state.phase not in (Phase.FINISHED, Phase.LEFT):
+        return _afresh(state, seen, policy)
     if seen.gap and state.run is not None:
         run = dataclasses.replace(state.run, grace_from_s=seen.now_s, stale_looks=0, leader_gone_s=None)
         state = dataclasses.replace(state, run=postpone(run, seen, policy))
@@ -64,6 +67,18 @@ def decide(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             return to(state, Phase.LEFT, seen), Plan(rule="finished", actions=(Leave(EXIT_OK),))
         case Phase.LEFT:
             return state, Plan()
+
+
+def _afresh(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
+    """`watchdog relaunch --force`: what was counted is forgotten; everything else is as of a plain one."""
+    seen = dataclasses.replace(seen, request=Request.RELAUNCH)
+    words = (
+        f"the failures that were counted ({state.failures} of the trainer's, {state.host_failures} of the host's) are "
+        "forgotten: a person begins a new budget"
+    )
+    record = Record("budget_reset", words, {"failures": state.failures, "host_failures": state.host_failures})
+    state, plan = decide(dataclasses.replace(state, failures=0, host_failures=0, fault=None), seen, policy)
+    return state, dataclasses.replace(plan, records=(record, *plan.records))
 
 
 def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
@@ -93,7 +108,15 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             return state, Plan(rule="making room")  # also with open gates: no cache is dropped under a run
         # What it was worth shows in facts that are read from now on: the wait begins anew.
         return dataclasses.replace(state, room=Room.TRIED, since_s=seen.now_s), Plan(rule="room was made")
+    if state.pruning is Room.UNDER_WAY:
+        if not seen.pruned:
+            return state, Plan(rule="pruning")  # also with open gates: a launch waits for the deletion under way
+        return dataclasses.replace(state, pruning=Room.TRIED, since_s=seen.now_s), Plan(rule="was pruned")
     closed = [gate for gate in seen.gates if not gate.open]
+    # Nothing is deleted for a launch that something else prevents.
+    curable = all(gate.short or gate.full for gate in closed)
+    if policy.prunes and state.pruning is Room.UNTRIED and curable and any(gate.full for gate in closed):
+        return dataclasses.replace(state, pruning=Room.UNDER_WAY), Plan(rule="prune", actions=(Prune(),))
     if closed and state.room is Room.UNTRIED and all(gate.short for gate in closed):
         return dataclasses.replace(state, room=Room.UNDER_WAY), Plan(rule="make room", actions=(MakeRoom(),))
     if closed or not seen.gates:
@@ -108,13 +131,18 @@ def launched(state: State, run: RunState, now_s: float) -> State:
     """The state after the executor has launched what `_gating` planned."""
     assert state.phase is Phase.GATING
     assert state.run is None
-    return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, room=Room.UNTRIED, run=run)
+    untried = dataclasses.replace(state, room=Room.UNTRIED, pruning=Room.UNTRIED)
+    return dataclasses.replace(untried, phase=Phase.RUNNING, since_s=now_s, run=run)
 
 
 def _backoff(state: State, seen: Seen) -> tuple[State, Plan]:
     if seen.request in (Request.DRAIN, Request.STOP):
         return leave(state, seen, "nothing was running")
-    if seen.now_s >= state.retry_at_s or seen.request is Request.RELAUNCH:
+    if seen.request is Request.RELAUNCH:
+        left_s = max(0.0, state.retry_at_s - seen.now_s)
+        record = Record("wait_cut", f"{left_s:.1f} s before the next run are cut short by a person", {"left_s": left_s})
+        return to(state, Phase.GATING, seen), Plan(rule="backoff is cut", records=(record,), actions=(Choose(),))
+    if seen.now_s >= state.retry_at_s:
         return to(state, Phase.GATING, seen), Plan(rule="backoff is over", actions=(Choose(),))
     return state, Plan(rule="backoff")
 

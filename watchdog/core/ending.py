@@ -16,6 +16,7 @@ from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
 from watchdog.core.state import (
     Choose,
     Ended,
+    KeepStacks,
     Kill,
     Plan,
     Policy,
@@ -27,6 +28,9 @@ from watchdog.core.state import (
     TerminateRest,
 )
 from watchdog.core.transitions import HOLD_AT_ONCE, to, to_hold, wishing
+
+# How long a TERM may wait for the stacks of the run. Whoever cannot answer is not waited for: most take a tenth of it.
+STACKS_S = 1.5
 
 
 def to_stop(
@@ -77,7 +81,11 @@ def to_stop(
     )
     target = _beating(beat)
     seq = beat.beat.seq if beat is not None and look_again else None
-    action: Kill | Terminate | TerminateRest = Terminate(target, only_if_seq=seq, look_again=look_again)
+    ask = Terminate(target, only_if_seq=seq, look_again=look_again)
+    action: Kill | KeepStacks | Terminate | TerminateRest = ask
+    if look_again:  # a stall: where it stands is kept first
+        stop = dataclasses.replace(stop, held=ask, held_until_s=seen.now_s + STACKS_S)
+        action = KeepStacks(target)
     if kill_now or rest:
         action = Kill() if kill_now else TerminateRest()
     run = dataclasses.replace(run, stop=stop)
@@ -131,7 +139,8 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return to_stop(state, seen, policy, *wrong, kill_now=True)
     if seen.request is Request.STOP and seen.now_s < stop.kill_from_s:
         stop = dataclasses.replace(stop, kill_from_s=seen.now_s, give_up_s=seen.now_s + policy.kill_wait_s)
-        stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason="asked to stop without saving", killing=True)
+        words = "asked to stop without saving"
+        stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason=words, killing=True, held=None)
         run = dataclasses.replace(run, stop=stop)
         record = Record(
             "run_stopping",
@@ -145,6 +154,13 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             },
         )
         return dataclasses.replace(state, run=run), Plan(rule="stop at once", records=(record,), actions=(Kill(),))
+    if stop.held is not None:
+        if not seen.stacks_over and not seen.gap and seen.now_s < stop.held_until_s:
+            return state, Plan(rule="keeping its stacks")
+        kill_from = seen.now_s + policy.grace_for(stop.cause)  # the grace begins with the TERM
+        sent = dataclasses.replace(stop, held=None, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
+        run = dataclasses.replace(run, stop=sent)
+        return dataclasses.replace(state, run=run), Plan(rule="stacks are kept", actions=(stop.held,))
     beater = _beating(beat)
     if (
         seen.shim is Shim.ALIVE

@@ -22,8 +22,8 @@ def memory_gate(memory: Fact[Memory], need_bytes: int, *, tried: str = "", wsl: 
             return Gate(name="memory", open=False, words=f"memory cannot be read: {why}")
 
 
-def disk_gate(disk: Fact[Disk], need_bytes: int) -> Gate:
-    """Room for state or checkpoints."""
+def disk_gate(disk: Fact[Disk], need_bytes: int, *, tried: str = "") -> Gate:
+    """Room for state or checkpoints. `tried`: what came of pruning, for a gate that stays closed."""
     match disk:
         case Known(value):
             name = f"disk of {value.purpose}"
@@ -32,8 +32,9 @@ def disk_gate(disk: Fact[Disk], need_bytes: int) -> Gate:
             sign = "≥" if value.free_bytes >= need_bytes else "<"
             words = f"{value.purpose} disk {gib(value.free_bytes)} {sign} {gib(need_bytes)} GiB"
             if value.free_bytes < need_bytes:
-                words += f" ({value.path}: free disk space, or lower [disk] need)"
-            return Gate(name=name, open=value.free_bytes >= need_bytes, words=words)
+                words += f" ({value.path}: free disk space, or lower [disk] need)" + (f"; {tried}" if tried else "")
+            full = value.free_bytes < need_bytes
+            return Gate(name=name, open=not full, words=words, full=full)
         case Unknown(why) | Absent(why):
             return Gate(name="disk", open=False, words=f"disk cannot be read: {why}")
 

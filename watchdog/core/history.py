@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from watchdog.core.budgets import Wait, wait_from
 from watchdog.core.causes import Cause
-from watchdog.core.choice import Known
+from watchdog.core.choice import Known, Line, back_to
 from watchdog.core.deadlines import time_from
+from watchdog.core.gpumemory import GpuMemory, after
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +62,14 @@ class History:
     acknowledged: str | None = None  # id of the newest run that restored what it should have
     beats: str | None = None  # id of the newest run that was heard
     gpus: frozenset[str] | None = None  # UUIDs of those that runs were seen on; empty: which ones was not told
+    gpu: GpuMemory = dataclasses.field(default_factory=GpuMemory)
     stopping: Mapping[str, Any] | None = None  # a stop of the open run that was begun
     unweighed: Mapping[str, Any] | None = None
     failures: int = 0  # of the trainer, in a row without progress
     host_failures: int = 0  # of the host, the same
     fault: str | None = None  # what failed last, where and at which step, if it was the program's own error
+    wait: Wait | None = None  # the backoff that was begun and not cut short; it may be over by now
+    line: Line = dataclasses.field(default_factory=Line)  # what is gone on from since a person went back to a step
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
     steps_repeated: int = 0
     hold: str | None = None
@@ -107,14 +112,19 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
         history = _after(history, event)
         if event.kind == "checkpoint_verified":
             entry = _verified(event.data)
-            if entry != newest and (newest is None or entry.step >= newest.step):
+            abandoned = history.line.abandons(entry)
+            if entry != newest and not abandoned and (newest is None or entry.step >= newest.step):
                 newest, newest_wall_s = entry, event.wall_s
             known[entry] = None
         elif event.kind == "checkpoint_refused" and newest is not None and event.data.get("step") == newest.step:
-            older = [entry for entry in known if entry.step < newest.step]
+            older = [entry for entry in known if entry.step < newest.step and not history.line.abandons(entry)]
             newest, newest_wall_s = max(reversed(older), key=lambda entry: entry.step, default=None), None
         elif event.kind == "run_launching":
             run_ids[str(event.data["run_id"])] = None
+        elif event.kind == "branched":
+            newest, newest_wall_s = _verified(event.data), event.wall_s
+            words = f"{event.data['by']}: {event.data['why']}"
+            history = dataclasses.replace(history, line=back_to(history.line, newest, run_ids, words))
         elif event.kind == "archived":
             known.clear()
             newest, newest_wall_s = None, None
@@ -129,6 +139,9 @@ _OF_THE_HOST = frozenset(
         "finding",
         "finding_over",
         "uses_gpu",
+        "gpu_memory",
+        "device_probing",
+        "device_probed",
         "notifying",
         "notified",
         "run_steps",
@@ -136,6 +149,11 @@ _OF_THE_HOST = frozenset(
         "step_time",
         "phase_time",
         "deadline_doubted",
+        "cgroup_missing",
+        "cgroup_stays",
+        "prune_planned",
+        "pruned",
+        "stacks_kept",
     }
 )
 _BLIND = "blind"  # the check of that name
@@ -149,13 +167,20 @@ def _verified(data: Mapping[str, Any]) -> Known:
 
 # What each kind must carry to be folded, and what it may carry: name, type, whether it must be there.
 _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
-    "run_launching": (("number", int, True), ("run_id", str, True), ("baseline_step", int, True)),
+    "run_launching": (
+        ("number", int, True),
+        ("run_id", str, True),
+        ("baseline_step", int, True),
+        ("device_memory", dict, False),
+    ),
     "run_acknowledged": (("run_id", str, True),),
     "run_beats": (("run_id", str, True),),
     "run_steps": (("run_id", str, True), ("step", int, True)),
     "run_recovered": (("run_id", str, True), ("step", int, True)),
     "run_caught_up": (("run_id", str, True), ("step", int, True)),
     "uses_gpu": (("uuids", list, True),),
+    "gpu_memory": (("run_id", str, True), ("devices", dict, True)),
+    "device_probed": (("device", str, True), ("passed", bool, True)),
     "phase_time": (("run_id", str, True), ("phase", str, True), ("settled", bool, False)),
     "deadline_doubted": (("run_id", str, True), ("phase", str, True), ("step", int, False)),
     "run_stopping": (
@@ -187,6 +212,13 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
         ("repeated", int, False),
     ),
     "run_refused": (("run_id", str, True),),
+    "branched": (
+        ("step", int, True),
+        ("digest", str, True),
+        ("run_id", str, False),
+        ("by", str, True),
+        ("why", str, True),
+    ),
     "checkpoint_verified": (("step", int, True), ("digest", str, True), ("run_id", str, False)),
     "hold": (("reason", str, True),),
     "notifying": (("event", str, True), ("episode", str, True), ("attempt", int, True)),
@@ -223,7 +255,8 @@ def _ordeal(history: History, event: Event, words: str, step: int | None = None)
 
 def _after(history: History, event: Event) -> History:
     data = event.data
-    changes: dict[str, Any] = {"last_wall_s": event.wall_s}
+    gpu = after(history.gpu, event.kind, data, event.seq, event.sentence)
+    changes: dict[str, Any] = {"last_wall_s": event.wall_s, "gpu": gpu}
     if event.kind not in _OF_THE_HOST:
         changes["last_sentence"] = event.sentence
     match event.kind:
@@ -237,6 +270,7 @@ def _after(history: History, event: Event) -> History:
                 "launches": history.launches + 1,
                 "open_run": data,
                 "stopping": None,
+                "wait": None,
                 "first_launch_wall_s": history.first_launch_wall_s or event.wall_s,
             }
         case "run_ended":
@@ -263,6 +297,7 @@ def _after(history: History, event: Event) -> History:
                 "failures": int(data["failures"]),
                 "host_failures": int(data.get("host_failures") or 0),
                 "fault": data.get("fault"),
+                "wait": wait_from(data, wall_s=event.wall_s, monotonic_s=event.monotonic_s, boot_id=event.boot_id),
                 "steps_repeated": history.steps_repeated + int(data.get("repeated") or 0),
                 "runs_by_cause": {**history.runs_by_cause, cause: history.runs_by_cause.get(cause, 0) + 1},
             }
@@ -301,8 +336,14 @@ def _after(history: History, event: Event) -> History:
             changes["left"] = event.sentence
         case "lifted":
             changes |= {"hold": None, "hold_seq": None, "failures": 0, "unweighed": None}
-            changes |= {"host_failures": 0, "fault": None}
+            changes |= {"host_failures": 0, "fault": None, "wait": None}
             changes["cleared"] = str(history.open_run["run_id"]) if history.open_run is not None else None
+        case "budget_reset":
+            changes |= {"failures": 0, "host_failures": 0, "fault": None}
+        case "wait_cut":
+            changes["wait"] = None
+        case "branched":
+            changes["finished"] = None
         case "finished":
             changes["finished"] = data
         case "archived":
@@ -316,6 +357,8 @@ def _after(history: History, event: Event) -> History:
                 "fault": None,
                 "hold": None,
                 "hold_seq": None,
+                "wait": None,
+                "line": Line(),
                 "ordeal": None,
                 "finished": None,
                 "runs_by_cause": {},

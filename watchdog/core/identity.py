@@ -94,11 +94,14 @@ def orphans_of(
     own_children: frozenset[int],
     own_pid: int,
     adopters: frozenset[int] | None = None,
+    in_cgroup: frozenset[int] = frozenset(),
 ) -> Orphans:
     """Tell the members of a run without its shim; a descendant of a member is a member.
 
     Proven: seen as a descendant of the shim while it lived; carries the run id; holds the run lock; or became our
-    child (`reparented_to` is our pid, we are a subreaper) without being one that we started. Unclear: started
+    child (`reparented_to` is our pid, we are a subreaper) without being one that we started; or is in the run's own
+    cgroup and has a parent that orphans of the run can be given to. Unclear: in that cgroup with another parent, for
+    somebody may have moved it there; or started
     after the run began, its environment cannot be read or is empty, and its parent is one of `adopters` (None: anybody
     may be): the processes that orphans of the run can be given to. Nobody is unclear when orphans come to us.
     An older process is never either.
@@ -106,6 +109,8 @@ def orphans_of(
     table = [process for process in table if process.living and process.id.pid != own_pid]
     ours: dict[int, Process] = {}
     unclear: dict[int, Process] = {}
+    # Where orphans come to us, whoever is in there and did not come was moved there.
+    by_cgroup = in_cgroup - own_children if reparented_to is None else frozenset()
     for process in table:
         if process.id in seen_before:
             ours[process.id.pid] = process
@@ -114,7 +119,8 @@ def orphans_of(
         if process.id.start_ticks < started_ticks or trace is None:
             continue
         adopted = reparented_to is not None and process.ppid == reparented_to and process.id.pid not in own_children
-        if trace.run_id == run_id or trace.holds_run_lock or adopted:
+        grouped = process.id.pid in by_cgroup and adopters is not None and process.ppid in adopters
+        if trace.run_id == run_id or trace.holds_run_lock or adopted or grouped:
             ours[process.id.pid] = process
         elif not trace.readable and reparented_to is None and (adopters is None or process.ppid in adopters):
             unclear[process.id.pid] = process
@@ -125,4 +131,7 @@ def orphans_of(
             if process.ppid in ours and process.id.pid not in ours and process.id.start_ticks >= started_ticks:
                 ours[process.id.pid] = process
                 grew = True
+    for process in table:
+        if process.id.pid in by_cgroup and process.id.start_ticks >= started_ticks:
+            unclear[process.id.pid] = process
     return Orphans(ours=tuple(ours.values()), unclear=tuple(p for pid, p in unclear.items() if pid not in ours))

@@ -16,13 +16,14 @@ from watchdog.core.history import Event
 from watchdog.masking import mask_command, mask_text
 
 _MOMENTS, _EVIDENCE_LINES, _TEXT = 120, 40, 2000
-_QUIET = frozenset({"uses_gpu", "step_time", "run_beats", "run_weighed", "notifying", "notified"})
+_QUIET = frozenset({"uses_gpu", "gpu_memory", "step_time", "run_beats", "run_weighed", "notifying", "notified"})
 _ACTING = frozenset(
-    {"run_stopping", "signal_sent", "run_killing", "checkpoint_refused", "reclaiming", "run_launching", "lifted"}
+    {"run_stopping", "signal_sent", "run_killing", "checkpoint_refused", "reclaiming", "prune_planned", "run_launching", "lifted"}
+    | {"device_probing", "branched", "budget_reset", "wait_cut"}
 )
 _PROVING = frozenset(
-    {"run_ended", "run_killed", "reclaimed", "checkpoint_moved", "checkpoint_verified", "run_acknowledged"}
-    | {"run_steps", "run_recovered", "run_caught_up"}
+    {"run_ended", "run_killed", "reclaimed", "pruned", "checkpoint_moved", "checkpoint_verified", "run_acknowledged"}
+    | {"run_steps", "run_recovered", "run_caught_up", "device_probed"}
 )
 # What a record of an end may carry of its evidence, and what a person calls it.
 _EVIDENCE: tuple[tuple[str, str], ...] = (
@@ -269,6 +270,11 @@ def _unknown(draft: _Draft, span: Span) -> list[str]:
     return unknown
 
 
+def _stood(data: Mapping[str, Any]) -> tuple[str, ...]:
+    lines = lines_of(data.get("place")) + lines_of(data.get("frames"))
+    return lines if not lines or data.get("path") is None else (*lines, shown(f"all of it: {data['path']}"))
+
+
 def _evidence(draft: _Draft) -> tuple[Evidence, ...]:
     found: list[Evidence] = []
     for end in draft.ends:
@@ -277,6 +283,8 @@ def _evidence(draft: _Draft) -> tuple[Evidence, ...]:
             if lines:
                 found.append(Evidence(source=f"run {end.get('number')}: {title}", lines=lines))
     for _, event in draft.moments:
+        if event.kind == "stacks_kept" and (lines := _stood(event.data)):
+            found.append(Evidence(source=shown(f"run {event.data.get('number')}: where it stood", 100), lines=lines))
         if event.kind == "finding" and (lines := lines_of(event.data.get("evidence"))):
             source = shown(f"finding {event.data.get('check')} of {event.data.get('subject')}", 200)
             found.append(Evidence(source=source, lines=lines))

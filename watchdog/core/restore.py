@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from watchdog.core.budgets import wait_left_s
 from watchdog.core.causes import Cause
 from watchdog.core.history import History
 from watchdog.core.phase import Phase
@@ -74,8 +75,13 @@ def stop_from(data: Mapping[str, Any], now_s: float, policy: Policy) -> Stop:
     )
 
 
-def restore(history: History, living: RunRecord | None, now_s: float, policy: Policy) -> State:
-    """Where to go on. `living`: the record of a run that may be alive and is adopted."""
+def restore(
+    history: History, living: RunRecord | None, now_s: float, policy: Policy, *, wall_s: float, boot_id: str
+) -> State:
+    """Where to go on. `living`: the record of a run that may be alive and is adopted.
+
+    A backoff that had begun goes on for what is left of it: dying is no way around it.
+    """
     run = None
     if living is not None:
         run = run_state(living, now_s, acknowledged=history.acknowledged == living.run_id)
@@ -103,4 +109,9 @@ def restore(history: History, living: RunRecord | None, now_s: float, policy: Po
         return dataclasses.replace(state, phase=Phase.FINISHED)
     if history.unweighed is not None:
         return dataclasses.replace(state, phase=Phase.WEIGHING, ended=ended_from(history.unweighed))
+    if history.wait is not None:
+        limit_s = policy.backoff_limit_s
+        left_s = wait_left_s(history.wait, now_s=now_s, wall_s=wall_s, boot_id=boot_id, limit_s=limit_s)
+        if left_s > 0:
+            return dataclasses.replace(state, phase=Phase.BACKOFF, retry_at_s=now_s + left_s)
     return state

@@ -23,11 +23,21 @@ class Expectation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunCgroup:
+    """The run's own cgroup v2 directory, and what it was when it was made (`st_dev`, `st_ino`)."""
+
+    path: str
+    device: int
+    inode: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
     """One launched run. `started_ticks`: clock ticks since boot, a lower bound for the start of its processes.
 
     `ancestors`: the launching supervisor and its parents up to process 1. Should supervisor and shim both be killed,
     what is left of the run is given to one of them or to process 1, and to nobody else.
+    `cgroup`: None for a run without one.
     `baseline_step`: the newest verified step when it was launched (-1: none), against which progress is measured.
     """
 
@@ -43,6 +53,7 @@ class RunRecord:
     baseline_step: int
     expectation: Expectation
     ancestors: tuple[ProcessId, ...] = ()
+    cgroup: RunCgroup | None = None
 
     def to_record(self) -> dict[str, object]:
         return {"format": 1, **dataclasses.asdict(self)}
@@ -51,7 +62,7 @@ class RunRecord:
     def from_record(cls, record: Mapping[str, Any]) -> RunRecord:
         """Raises ContractError."""
         try:
-            expectation = record["expectation"]
+            expectation, cgroup = record["expectation"], record.get("cgroup")
             return cls(
                 run_id=str(record["run_id"]),
                 number=int(record["number"]),
@@ -71,6 +82,9 @@ class RunRecord:
                 ancestors=tuple(
                     ProcessId(int(each["pid"]), int(each["start_ticks"])) for each in record.get("ancestors", ())
                 ),
+                cgroup=None
+                if cgroup is None
+                else RunCgroup(path=str(cgroup["path"]), device=int(cgroup["device"]), inode=int(cgroup["inode"])),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ContractError(f"run record lacks or misstates {error}") from error

@@ -32,6 +32,7 @@ class Request(enum.Enum):
     DRAIN = "drain"
     STOP = "stop"
     RELAUNCH = "relaunch"
+    RELAUNCH_AFRESH = "relaunch-afresh"  # and with a new budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,13 +73,15 @@ class EndSeen:
 class Gate:
     """A condition for launching, with its figures. `words` is a sentence either way.
 
-    `short`: host memory is known to be below the need, and cache given back might open it.
+    `short`: host memory is known to be below the need, and cache given back might open it. `full`: a disk is known to
+    have less room than it needs, and old checkpoints deleted might open it.
     """
 
     name: str
     open: bool
     words: str
     short: bool = False
+    full: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,5 +112,8 @@ class Seen:
     choice_error: str | None = None
     gates: tuple[Gate, ...] = ()
     room_made: bool = False  # the try to make room is over, whatever came of it
+    pruned: bool = False  # the same of the try to make room on the disk
+    stacks_over: bool = False  # nobody is asked any more where the run stands
     request: Request | None = None
     trouble: Trouble | None = None
+    luck: float = 0.0  # drawn anew each turn, from 0 to below 1: what a wait is drawn with

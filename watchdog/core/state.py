@@ -22,7 +22,7 @@ class Wish(enum.Enum):
 
 
 class Room(enum.Enum):
-    """The one try to make room in host memory that a stay at the gates is worth."""
+    """The one try to make room, in host memory or on the disk, that a stay at the gates is worth."""
 
     UNTRIED = "untried"
     UNDER_WAY = "under way"
@@ -47,6 +47,8 @@ class Stop:
     saving_until_s: float = 0.0
     killing: bool = False  # KILL was sent at least once
     rest_asked: bool = False  # what the leader left behind got its TERM
+    held: Terminate | None = None  # sent when its stacks are kept, at `held_until_s` in any case
+    held_until_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,7 @@ class State:
     hold: str | None = None
     retry_at_s: float = 0.0
     room: Room = Room.UNTRIED  # begins anew with each phase
+    pruning: Room = Room.UNTRIED  # the same on the disk
     run: RunState | None = None
     ended: Ended | None = None
 
@@ -121,6 +124,7 @@ class Policy:
     backoff_limit_s: float
     gate_wait_s: float
     leave_on_hold: bool
+    prunes: bool = False  # old checkpoints may be deleted when a disk lacks room
     remnant_s: float = 2.0  # how long what the leader left behind may take to end by itself
     learned_s: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shorter deadlines, see core/deadlines.py
     learned_grace_s: float = 0.0  # what finishing a step and saving needs, as far as it is known
@@ -147,6 +151,18 @@ class Launch:
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeRoom:
     """Have the kernel give cache back, beside the loop; that it is over comes as `Seen.room_made`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeepStacks:
+    """Keep where the run's processes stand, beside the loop; that it is over comes as `Seen.stacks_over`."""
+
+    beating: ProcessId | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prune:
+    """Delete old checkpoints by the policy, beside the loop; that it is over comes as `Seen.pruned`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,7 +198,7 @@ class Leave:
     code: int
 
 
-Action = Choose | Launch | MakeRoom | Terminate | TerminateRest | Kill | Quarantine | Leave
+Action = Choose | Launch | MakeRoom | Prune | KeepStacks | Terminate | TerminateRest | Kill | Quarantine | Leave
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

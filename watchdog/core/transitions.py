@@ -28,7 +28,7 @@ HOLD_AT_ONCE = frozenset({Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED, Cause.TARGE
 
 def to(state: State, phase: Phase, seen: Seen) -> State:
     assert phase in TRANSITIONS[state.phase], (state.phase, phase)
-    return dataclasses.replace(state, phase=phase, since_s=seen.now_s, room=Room.UNTRIED)
+    return dataclasses.replace(state, phase=phase, since_s=seen.now_s, room=Room.UNTRIED, pruning=Room.UNTRIED)
 
 
 def wishing(state: State) -> State:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from watchdog.core.collectorview import CollectorView
 
-__all__ = ["CollectorView", "DeviceView", "FindingView", "RunView", "StatusView"]
+__all__ = ["CollectorView", "DeviceView", "FindingView", "GateView", "RunView", "StatusView"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +55,15 @@ class FindingView:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GateView:
+    """A condition for a launch as it stands now, with its figures in words."""
+
+    name: str
+    open: bool
+    words: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceView:
     """One GPU as it was sampled last; what is not known is None. `xids`: events by number since sampling began."""
 
@@ -92,6 +101,7 @@ class StatusView:
     notifications: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)  # event, outcome: number
     next_launch_s: float | None = None
     waiting_for: str | None = None  # the gates that are closed, in words
+    gates: tuple[GateView, ...] = ()  # also beside a living run
     ettr_ratio: float | None = None  # None: ettr_why says what is missing
     ettr_why: str = ""
     down_s: float | None = None  # of the time since the first launch; None before it

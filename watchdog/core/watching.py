@@ -92,6 +92,14 @@ def _allowed_s(run: RunState, beat: BeatSeen, policy: Policy) -> float:
     return min(ceiling_s, policy.learned_s.get(phase, ceiling_s))
 
 
+def until_late_s(due_s: float, *, looked_s: float, now_s: float) -> float | None:
+    """How long until a silence of the run counts; 0 when that came while it was looked at, None when it was late then.
+
+    A look takes milliseconds, on a busy host a second: what falls due meanwhile is not to wait for a whole period.
+    """
+    return max(0.0, due_s - now_s) if due_s >= looked_s else None
+
+
 # A period may be 10 s, and a stall is to be called within a second of its deadline.
 LOOK_AGAIN_S = 0.5
 

@@ -46,7 +46,8 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             f" ({cause.cure.value}); {failures} in a row of the {cause.spends.value}'s without a new checkpoint, "
             f"{policy.failure_limit} are the limit"
         )
-    wait_s = backoff_s(failures, base_s=policy.backoff_s, limit_s=policy.backoff_limit_s) if cause.is_failure else 0.0
+    bounds = {"base_s": policy.backoff_s, "limit_s": policy.backoff_limit_s}
+    wait_s = backoff_s(failures, **bounds, luck=seen.luck) if cause.is_failure else 0.0
     fault = _fault(cause, ended)
     data = {
         "run_id": ended.run_id,
@@ -59,6 +60,7 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         "repeated": repeated,
         "step": step,
         "wait_s": wait_s,
+        "luck": seen.luck,
     }
     records = [Record("run_weighed", words, data)]
     actions: list[Quarantine] = []

@@ -33,6 +33,7 @@ from watchdog.core.seen import EndSeen, Gate, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
     Choose,
     Ended,
+    KeepStacks,
     Kill,
     Launch,
     Leave,
@@ -276,9 +277,12 @@ def test_a_stall_needs_two_looks_a_moment_apart() -> None:
     state, plan = decide(state, alive(61.5, beat=stale), POLICY)
     assert state.phase is Phase.STOPPING
     (action,) = plan.actions
+    assert isinstance(action, KeepStacks)
+    assert plan.records[0].kind == "run_stopping"
+    state, plan = decide(state, alive(61.6, beat=stale, stacks_over=True), POLICY)
+    (action,) = plan.actions
     assert isinstance(action, Terminate)
     assert action.only_if_seq == 1  # it looks once more before it acts
-    assert plan.records[0].kind == "run_stopping"
 
 
 def test_a_beat_between_the_looks_clears_the_first() -> None:

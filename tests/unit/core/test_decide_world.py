@@ -17,7 +17,7 @@ LIVES = settings(
 def forget_requests_and_progress(world: World, event: str, best: int) -> int:
     """The budget begins anew with a new verified checkpoint, and when a person asks for another try."""
     newest = max(world.disk, default=-1)
-    if newest > best or event in ("relaunch", "drain", "stop"):
+    if newest > best or event in ("relaunch", "relaunch afresh", "go back", "drain", "stop"):
         world.launches_without_progress = 0
     return max(best, newest)
 
@@ -72,3 +72,22 @@ def test_a_request_in_any_phase_ends_in_leaving(request_: str) -> None:
         live(world, [*beginning, request_, *["much later"] * 12])
         assert world.left in (3, 5), beginning
         assert world.living is None or not world.living.lives
+
+
+def test_a_life_that_goes_back_goes_on_from_there() -> None:
+    """Else the properties above would hold for want of anybody going back."""
+    world = World(make_policy(leave_on_hold=False))
+    begun = ["turn", "turn", "turn", "step", "step", "step", "save", "step", "save", "step", "save", "turn"]
+    live(world, [*begun, "relaunch", *["turn"] * 6, "step", "step", "step", "step", "save"])
+    live(world, ["relaunch", *["turn"] * 6, "step", "step", "step", "step", "save"])
+    newest = world.history.newest
+    assert newest is not None
+    live(world, ["go back", *["turn"] * 6])
+    asked = world.history.line.asked
+    assert asked is not None
+    assert asked.step < newest.step
+    assert world.living is not None
+    assert world.living.record.expectation.step == asked.step
+    assert world.history.newest == asked
+    live(world, ["step", "step", "die", *["turn"] * 4])
+    assert world.living.record.expectation.step == asked.step, "a failure before the next save takes nobody elsewhere"

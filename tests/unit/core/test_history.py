@@ -333,7 +333,7 @@ def test_whatever_can_be_folded_is_a_history_that_a_supervisor_can_begin_with(li
     living = None
     if history.open_run is not None:
         living = run_record(3, str(history.open_run["run_id"]), 10, Expectation(fresh=True))
-    state = restore(history, living, 100.0, make_policy())
+    state = restore(history, living, 100.0, make_policy(), wall_s=100.0, boot_id="boot")
     assert state.ended is None or isinstance(state.ended.number, int)
 
 

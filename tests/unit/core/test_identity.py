@@ -61,6 +61,8 @@ def orphans(
     seen: frozenset[ProcessId] = frozenset(),
     subreaper: bool = False,
     own: frozenset[int] = frozenset(),
+    cgroup: frozenset[int] = frozenset(),
+    adopters: frozenset[int] | None = None,
 ) -> Orphans:
     by_id = {each.id: traces.get(each.id.pid, CLEAN) for each in table}
     return orphans_of(
@@ -72,6 +74,8 @@ def orphans(
         reparented_to=ME if subreaper else None,
         own_children=own,
         own_pid=ME,
+        adopters=adopters,
+        in_cgroup=cgroup,
     )
 
 
@@ -165,3 +169,45 @@ def test_no_table_makes_an_old_unmarked_process_ours(rows: list[tuple[int, int, 
         while pid in pids(found.ours) and traces[pid] not in (MARKED, HOLDER):
             pid = parents[pid]
         assert traces.get(pid) in (MARKED, HOLDER), "ours, and no chain to a mark"
+
+
+# --- the run's own cgroup -------------------------------------------------------------------------------------
+TO_US_OR_INIT = frozenset({0, 1, 60})
+
+
+def test_who_is_in_the_cgroup_and_was_orphaned_as_the_run_s_are_is_ours_with_its_children() -> None:
+    table = [process(60, 1, 10), process(101, 1), process(102, 60), process(103, 102), process(104, 1)]
+    found = orphans(table, {}, cgroup=frozenset({101, 102}), adopters=TO_US_OR_INIT)
+    assert (pids(found.ours), found.unclear) == ({101, 102, 103}, ())
+
+
+def test_who_is_in_the_cgroup_with_another_parent_is_doubtful_and_its_children_are_not_ours() -> None:
+    """A shell somewhere else started it, and somebody moved it there."""
+    table = [process(70, 1, 100, command="bash"), process(101, 70), process(102, 101)]
+    found = orphans(table, {}, cgroup=frozenset({101}), adopters=TO_US_OR_INIT)
+    assert (found.ours, pids(found.unclear)) == ((), {101})
+
+
+def test_who_is_in_the_cgroup_is_doubtful_where_it_is_not_known_whom_orphans_go_to() -> None:
+    found = orphans([process(101, 1)], {}, cgroup=frozenset({101}), adopters=None)
+    assert (found.ours, pids(found.unclear)) == ((), {101})
+
+
+def test_an_older_process_in_the_cgroup_was_moved_there_and_is_nobody() -> None:
+    found = orphans([process(101, 1, SINCE - 1)], {}, cgroup=frozenset({101}), adopters=TO_US_OR_INIT)
+    assert found == Orphans(ours=(), unclear=())
+
+
+def test_where_orphans_come_to_us_the_cgroup_proves_nothing_more() -> None:
+    """Whoever did not come to us was moved there; and a collector's child stays ours to spare."""
+    table = [process(ME, 1, 10), process(101, 1), process(102, ME)]
+    traces = {101: CLEAN, 102: CLEAN}
+    found = orphans(
+        table, traces, subreaper=True, own=frozenset({102}), cgroup=frozenset({101, 102}), adopters=frozenset({1, ME})
+    )
+    assert found == Orphans(ours=(), unclear=())
+
+
+def test_a_process_that_left_the_cgroup_is_still_found_by_its_marks() -> None:
+    found = orphans([process(101, 1), process(102, 1)], {101: MARKED}, cgroup=frozenset({102}), adopters=TO_US_OR_INIT)
+    assert pids(found.ours) == {101, 102}

@@ -101,7 +101,7 @@ def test_another_end_in_between_begins_anew() -> None:
 def test_it_is_remembered_over_a_restart_and_forgotten_when_a_person_lifts_the_hold() -> None:
     state, plan = weigh(START, Cause.CODE_ERROR, fault=PLACE)
     history = fold(events_of(plan.records))
-    again = restore(history, None, 9.0, POLICY)
+    again = restore(history, None, 9.0, POLICY, wall_s=9.0, boot_id="boot")
     assert (again.fault, again.failures) == (state.fault, 1)
     held, plan = weigh(again, Cause.CODE_ERROR, fault=PLACE)
     assert held.phase is Phase.HOLD

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.world import (
+    BOOT,
+    CLOSED,
     OPEN,
     TARGET,
     acknowledged,
@@ -31,7 +33,7 @@ from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
 from watchdog.core.runrecord import Expectation, RunRecord
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
-from watchdog.core.state import Kill, Launch, Plan, Policy, Record, State, Terminate
+from watchdog.core.state import KeepStacks, Kill, Launch, Plan, Policy, Record, State, Terminate
 
 POLICY = make_policy(leave_on_hold=False)
 LEVEL_0 = make_policy(level=0, target_step=None, leave_on_hold=False)
@@ -73,7 +75,7 @@ class Past:
         living = None
         if history.open_run is not None:
             living = record_of(int(history.open_run["number"]), self.policy)
-        return restore(history, living, now_s, self.policy)
+        return restore(history, living, now_s, self.policy, wall_s=now_s, boot_id="boot")
 
     def turn(self, seen: Seen, cut: int | None = None) -> tuple[State, Plan]:
         """One turn of a supervisor that has just started; only the first `cut` records reach the disk."""
@@ -216,6 +218,50 @@ def test_failures_survive_a_restart_during_backoff() -> None:
     assert past.restored().failures == 2
 
 
+def test_a_wait_survives_a_restart_and_a_person_ends_it_for_good() -> None:
+    """Dying in a backoff is no way around it; cutting it short is remembered, too."""
+    past = after_runs(1)
+    past.turn(ended())
+    state, plan = past.turn(Seen(now_s=30.0, choice=chosen(10), luck=0.5))
+    assert plan.records[-1].data["luck"] == 0.5
+    assert state.retry_at_s == 30.0 + plan.records[-1].data["wait_s"] == 37.5
+    events = events_of(past.records, now_s=30.0)
+
+    def begins(now_s: float, boot_id: str = BOOT, wall_s: float = 0.0) -> State:
+        return restore(fold(events), None, now_s, POLICY, wall_s=wall_s, boot_id=boot_id)
+
+    assert (begins(33.0).phase, begins(33.0).retry_at_s) == (Phase.BACKOFF, 37.5)
+    assert begins(37.5).phase is Phase.GATING
+    assert (begins(3.0, "other", -1e9).phase, begins(3.0, "other", -1e9).retry_at_s) == (Phase.BACKOFF, 10.5)
+    again, cut = decide(begins(33.0), Seen(now_s=34.0, request=Request.RELAUNCH), POLICY)
+    assert (again.phase, [record.kind for record in cut.records]) == (Phase.GATING, ["wait_cut"])
+    events += events_of(cut.records, len(events), 34.0)
+    assert begins(34.5).phase is Phase.GATING
+
+
+def test_a_new_budget_is_remembered_with_what_it_forgot() -> None:
+    past = after_runs(2, make_policy(leave_on_hold=False))
+    state, plan = past.turn(alive(50.0, request=Request.RELAUNCH_AFRESH))
+    assert [record.kind for record in plan.records] == ["budget_reset", "run_stopping"]
+    assert (plan.records[0].data["failures"], state.failures, past.history.failures) == (2, 0, 0)
+    assert state.phase is Phase.STOPPING, "the run is asked to end as by a plain relaunch"
+
+
+def test_force_opens_no_gate() -> None:
+    past = after_runs(1)
+    past.turn(ended())
+    past.turn(Seen(now_s=30.0, choice=chosen(10)))
+    state, _ = decide(past.restored(31.0), Seen(now_s=31.0, request=Request.RELAUNCH_AFRESH), POLICY)
+    for seen in (
+        Seen(now_s=32.0, choice=chosen(10), gates=CLOSED, request=Request.RELAUNCH_AFRESH),
+        Seen(now_s=32.0, choice=chosen(10), request=Request.RELAUNCH_AFRESH),
+        Seen(now_s=32.0, gates=OPEN, request=Request.RELAUNCH_AFRESH),
+        Seen(now_s=32.0, choice=chosen(None), gates=OPEN, request=Request.RELAUNCH_AFRESH),
+    ):
+        _, plan = decide(state, seen, POLICY)
+        assert not any(isinstance(action, Launch) for action in plan.actions), plan
+
+
 def test_a_living_run_is_never_launched_beside() -> None:
     """Launch recorded, and the supervisor died: whether the run lives is asked of the host, and both answers hold."""
     past = after_runs(0)
@@ -257,7 +303,7 @@ def begun(request: Request | None) -> Past:
     else:
         state, plan = decide(past.restored(100.0), alive(100.0, request=request), POLICY)
     assert state.phase is Phase.STOPPING
-    assert isinstance(plan.actions[0], Terminate)
+    assert isinstance(plan.actions[0], KeepStacks | Terminate)
     past.add(*plan.records)
     return past
 
@@ -316,7 +362,7 @@ def test_a_stalled_run_without_any_beat_is_stopped_after_a_restart_too() -> None
         seen = Seen(now_s=now_s, shim=Shim.ALIVE, leader_alive=True, beat=Absent("no beat yet"))
         state, plan = decide(state, seen, POLICY)
     assert state.phase is Phase.STOPPING
-    assert isinstance(plan.actions[0], Terminate)
+    assert isinstance(plan.actions[0], KeepStacks)
 
 
 # --- what a run has proven is remembered ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.world import digest_of, make_checkpoint, run_record
 from watchdog.contract import Beat, ContractError
-from watchdog.core.budgets import backoff_s, failures_after
+from watchdog.core.budgets import Wait, backoff_s, failures_after, wait_from, wait_left_s
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Known as KnownCheckpoint
 from watchdog.core.choice import Refusal, conclude_choice, lineage_problem
@@ -21,14 +21,57 @@ GIB = 1024**3
 
 
 # --- budgets ------------------------------------------------------------------------------------------------
-def test_the_first_retry_is_at_once_and_then_it_doubles_up_to_the_limit() -> None:
-    waits = [backoff_s(failures, base_s=5.0, limit_s=60.0) for failures in range(8)]
-    assert waits == [0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+def test_the_first_retry_is_at_once_and_then_the_longest_wait_doubles_up_to_the_limit() -> None:
+    longest = [backoff_s(failures, base_s=5.0, limit_s=60.0, luck=1.0) for failures in range(8)]
+    assert longest == [0.0, 0.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+    least = [backoff_s(failures, base_s=5.0, limit_s=60.0, luck=0.0) for failures in range(8)]
+    assert least == [0.0, 0.0, *[5.0] * 6]
+    assert backoff_s(3, base_s=5.0, limit_s=60.0, luck=0.5) == 12.5
 
 
-@given(st.integers(0, 10**9))
-def test_backoff_never_leaves_its_bounds(failures: int) -> None:
-    assert 0.0 <= backoff_s(failures, base_s=5.0, limit_s=600.0) <= 600.0
+@given(st.integers(0, 10**9), st.floats(), st.floats(0.0, 86400.0), st.floats(0.0, 86400.0))
+def test_backoff_never_leaves_its_bounds(failures: int, luck: float, base_s: float, limit_s: float) -> None:
+    """Nor does it ever fall to nothing, which would spend the budget on what needs a moment to pass."""
+    wait_s = backoff_s(failures, base_s=base_s, limit_s=limit_s, luck=luck)
+    assert wait_s == 0.0 if failures <= 1 else min(base_s, limit_s) <= wait_s <= limit_s
+
+
+def test_without_room_between_the_bounds_nothing_is_drawn() -> None:
+    """`backoff_limit` equal to `backoff` is how a person switches the drawing off."""
+    assert {backoff_s(3, base_s=0.2, limit_s=0.2, luck=luck / 10) for luck in range(11)} == {0.2}
+
+
+# --- a wait over a restart ----------------------------------------------------------------------------------
+WAIT = Wait(wait_s=60.0, wall_s=1000.0, monotonic_s=100.0, boot_id="a")
+
+
+@pytest.mark.parametrize(
+    ("now_s", "wall_s", "boot_id", "left_s"),
+    [
+        (110.0, 1010.0, "a", 50.0),
+        (110.0, 9e9, "a", 50.0),  # the wall clock was set forward: within a boot it is not asked
+        (110.0, -9e9, "a", 50.0),
+        (500.0, 1010.0, "a", 0.0),
+        (50.0, 1010.0, "a", 60.0),  # a monotonic clock that goes backwards: the whole wait, and no more
+        (5.0, 1040.0, "b", 20.0),  # another boot: only the wall clock is there
+        (5.0, 10.0, "b", 60.0),  # and it was set back
+        (5.0, 9e9, "b", 0.0),
+        (float("nan"), float("nan"), "a", 60.0),
+    ],
+)
+def test_what_is_left_of_a_wait(now_s: float, wall_s: float, boot_id: str, left_s: float) -> None:
+    assert wait_left_s(WAIT, now_s=now_s, wall_s=wall_s, boot_id=boot_id, limit_s=600.0) == left_s
+
+
+@given(st.floats(), st.floats(), st.sampled_from(["a", "b"]), st.floats(0.0, 600.0))
+def test_no_clock_makes_a_wait_longer_than_its_limit(now_s: float, wall_s: float, boot_id: str, limit_s: float) -> None:
+    left_s = wait_left_s(WAIT, now_s=now_s, wall_s=wall_s, boot_id=boot_id, limit_s=limit_s)
+    assert 0.0 <= left_s <= min(limit_s, WAIT.wait_s)
+
+
+@pytest.mark.parametrize("wait_s", [None, True, 0, 0.0, -1.0, "5", float("nan"), float("inf")])
+def test_a_record_without_a_wait_begins_none(wait_s: object) -> None:
+    assert wait_from({"wait_s": wait_s}, wall_s=1.0, monotonic_s=1.0, boot_id="a") is None
 
 
 def test_progress_clears_and_only_failures_spend() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -11,7 +12,8 @@ from watchdog.core.decide import decide
 from watchdog.core.facts import Absent, Fact, Known
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, Request, Seen, Shim
-from watchdog.core.state import Plan, State, Terminate
+from watchdog.core.state import KeepStacks, Plan, State, Terminate
+from watchdog.core.watching import until_late_s
 
 
 def alive(now_s: float, beat: Fact[BeatSeen], **changes: object) -> Seen:
@@ -46,7 +48,10 @@ def test_a_beat_that_comes_back_is_judged_again() -> None:
     for now_s in (501.0, 504.0):
         state, plan = decide(state, alive(now_s, make_beat(1.0)), policy)
     assert state.phase is Phase.STOPPING
-    assert plan.actions == (Terminate(BEATER, only_if_seq=1, look_again=True),)
+    assert plan.actions == (KeepStacks(BEATER),)
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert state.run.stop.held == Terminate(BEATER, only_if_seq=1, look_again=True)
 
 
 def test_a_beat_that_is_gone_between_two_stale_looks_is_no_second_look() -> None:
@@ -65,12 +70,31 @@ def test_where_nothing_ever_beat_the_last_look_must_find_nothing_again(level: in
     for now_s in (61.0, 64.0):
         state, plan = decide(state, alive(now_s, Absent("no beat yet")), policy)
     assert state.phase is Phase.STOPPING
-    assert plan.actions == (Terminate(None, only_if_seq=None, look_again=True),)
+    assert plan.actions == (KeepStacks(None),)
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert state.run.stop.held == Terminate(None, only_if_seq=None, look_again=True)
 
 
 def test_a_request_looks_at_nothing_again() -> None:
     _, plan = decide(run_of(2), alive(1.0, make_beat(1.0), request=Request.DRAIN), make_policy())
     assert plan.actions == (Terminate(BEATER, look_again=False),)
+
+
+@pytest.mark.parametrize(
+    ("due_s", "expected"),
+    [
+        pytest.param(10.5, 0.4, id="in time"),
+        pytest.param(10.05, 0.0, id="fell due while it was looked at"),
+        pytest.param(10.0, 0.0, id="at that very moment"),
+        pytest.param(9.9, None, id="late already: two looks, a moment apart"),
+        pytest.param(math.inf, math.inf, id="promised nothing"),
+    ],
+)
+def test_a_silence_that_falls_due_during_a_look_does_not_wait_for_a_period(
+    due_s: float, expected: float | None
+) -> None:
+    assert until_late_s(due_s, looked_s=10.0, now_s=10.1) == pytest.approx(expected)
 
 
 # --- who promised nothing -----------------------------------------------------------------------------------------

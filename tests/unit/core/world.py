@@ -12,8 +12,10 @@ from typing import Any
 
 from watchdog.contract import PHASES, Acknowledgement, Beat, FileDigest
 from watchdog.core.acknowledging import REFUSED
+from watchdog.core.branching import branched
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Checkpoint, Choice, Refusal, conclude_choice
+from watchdog.core.choice import Known as KnownCheckpoint
 from watchdog.core.decide import TRANSITIONS, decide, launched, resumed
 from watchdog.core.facts import Absent, Fact, Known, Unknown
 from watchdog.core.history import Event, History, fold
@@ -25,6 +27,7 @@ from watchdog.core.seen import BeatSeen, EndSeen, Gate, Request, Seen, Shim
 from watchdog.core.state import (
     Action,
     Choose,
+    KeepStacks,
     Kill,
     Launch,
     Leave,
@@ -42,6 +45,7 @@ from watchdog.core.watching import LOOK_AGAIN_S
 
 LEADER = ProcessId(500, 7000)
 BEATER = ProcessId(501, 7001)
+BOOT = "boot"
 OPEN = (Gate(name="memory", open=True, words="memory 4.0 ≥ 1.0 GiB"),)
 CLOSED = (Gate(name="memory", open=False, words="memory 0.50 < 1.0 GiB"),)
 SHORT = (Gate(name="memory", open=False, words="memory 0.90 < 1.0 GiB", short=True),)
@@ -80,6 +84,11 @@ def make_checkpoint(step: int, version: int = 0, **changes: Any) -> Checkpoint:
         "target_step": TARGET,
     }
     return Checkpoint(**(values | changes))
+
+
+def ledgers_word(checkpoint: Checkpoint) -> KnownCheckpoint:
+    """As the ledger knows it."""
+    return KnownCheckpoint(step=checkpoint.step, digest=checkpoint.digest, run_id=checkpoint.run_id)
 
 
 def chosen(step: int | None, *, first_start: bool = False, refused: tuple[Refusal, ...] = ()) -> Choice:
@@ -135,9 +144,17 @@ def member(pid: int = 501, state: str = "S", command: str = "python") -> Process
     return Process(id=ProcessId(pid, 7001), ppid=500, session=500, state=state, command=command)
 
 
-def events_of(records: tuple[Record, ...] | list[Record], seq: int = 0) -> list[Event]:
+def events_of(records: tuple[Record, ...] | list[Record], seq: int = 0, now_s: float | None = None) -> list[Event]:
     return [
-        Event(seq=number, wall_s=float(number), kind=record.kind, sentence=record.sentence, data=dict(record.data))
+        Event(
+            seq=number,
+            wall_s=float(number),
+            kind=record.kind,
+            sentence=record.sentence,
+            data=dict(record.data),
+            monotonic_s=now_s,
+            boot_id=None if now_s is None else BOOT,
+        )
         for number, record in enumerate(records, start=seq + 1)
     ]
 
@@ -209,7 +226,7 @@ EVENTS = (
     "disk free", "memory short", "memory free", "drain", "stop", "relaunch", "corrupt newest", "restart", "restart",
     "stubborn", "deaf", "verifier fails", "beat file gone", "beat file back", "acknowledgement damaged",
     "acknowledgement readable", "suspect", "suspects go", "memory cached", "room made", "memory runs out", "code error",
-    "code error",
+    "code error", "relaunch afresh", "go back", "go back", "stacks kept",
 )  # fmt: skip
 
 
@@ -221,7 +238,7 @@ class World:
         self.now_s = 1000.0
         self.events: list[Event] = []
         self.history = History()
-        self.state = restore(self.history, None, self.now_s, policy)
+        self.state = self.restored(None)
         self.living: Living | None = None
         self.disk: dict[int, Checkpoint] = {}
         self.bad: set[int] = set()
@@ -231,6 +248,7 @@ class World:
         self.choice_error: str | None = None
         self.refuses_records = False
         self.gates = OPEN
+        self.stacks_over = True
         self.room: bool | None = None  # the try to make room is over; None: none was begun
         self.request: Request | None = None
         self.gap = False
@@ -261,8 +279,12 @@ class World:
                 self.gates = {"memory short": CLOSED, "memory free": OPEN, "memory cached": SHORT}[event]
             case "room made" if self.room is not None:
                 self.room = True
-            case "drain" | "stop" | "relaunch":
-                self.request = Request[event.upper()]
+            case "stacks kept":
+                self.stacks_over = True
+            case "drain" | "stop" | "relaunch" | "relaunch afresh":
+                self.request = Request[event.upper().replace(" ", "_")]
+            case "go back":
+                self.go_back()
             case "corrupt newest":
                 self.bad |= {max(self.disk)} if self.disk else set()
             case "verifier fails":
@@ -357,6 +379,22 @@ class World:
             self.bad.discard(step)
             self.ever_saved = True
 
+    def restored(self, living: RunRecord | None) -> State:
+        """What a supervisor that began now would make of the ledger."""
+        return restore(self.history, living, self.now_s, self.policy, wall_s=self.now_s, boot_id=BOOT)
+
+    def go_back(self) -> None:
+        """A person asks for the oldest step of those that stand: read back, recorded, and then followed."""
+        good = sorted(step for step in self.disk if step not in self.bad and self.disk[step].run_id in self.proven)
+        known = {(each.step, each.digest) for each in self.history.known}
+        steps = [step for step in good if (step, self.disk[step].digest) in known]
+        if not steps or self.refuses_records or self.left is not None:
+            return
+        self.record((branched(self.disk[steps[0]], by="a person", why="to see"),))
+        if self.state.phase in (Phase.GATING, Phase.WEIGHING):
+            self.choice, self.choice_error, self.choice_due = None, None, True
+        self.request = Request.RELAUNCH
+
     # --- the loop -----------------------------------------------------------------------------------------
     def look(self) -> Seen:
         request, self.request = self.request, None
@@ -373,6 +411,7 @@ class World:
             choice_error=self.choice_error,
             gates=self.gates,
             room_made=self.room is True,
+            stacks_over=self.stacks_over,
             request=request,
         )
         living = self.living
@@ -417,21 +456,24 @@ class World:
     def choose(self) -> None:
         """The verifier: newest first, bad ones refused, what refused runs saved left alone."""
         refused: list[Refusal] = []
+        line = self.history.line
         for step in sorted(self.disk, reverse=True):
             checkpoint = self.disk[step]
+            if line.abandons(ledgers_word(checkpoint)):
+                continue
             if step in self.bad or checkpoint.run_id in self.history.refused_runs:
                 refused.append(Refusal(manifest=checkpoint.manifest, step=step, why="it is not what it was"))
                 continue
-            self.choice = conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True)
+            self.choice = conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True, line=line)
             if not self.refuses_records:
                 data = {"step": step, "digest": checkpoint.digest, "run_id": checkpoint.run_id}
                 self.record((Record("checkpoint_verified", "verified", data),))
             return
         ever = self.ever_saved or self.history.knew_checkpoint
-        self.choice = conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever)
+        self.choice = conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever, line=line)
 
     def record(self, records: tuple[Record, ...]) -> None:
-        events = events_of(records, len(self.events))
+        events = events_of(records, len(self.events), self.now_s)
         self.events += events
         self.history = fold(events, self.history)
 
@@ -469,6 +511,9 @@ class World:
                 assert launch.checkpoint == seen.choice.chosen
                 if launch.checkpoint is not None:
                     assert launch.checkpoint.run_id in self.proven, "resumed from what an unproven run had saved"
+                    line = self.history.line
+                    assert not line.abandons(ledgers_word(launch.checkpoint)), "from a branch that was left"
+                    assert not line.is_below(launch.checkpoint.step), "further back than was asked for"
                 if launch.checkpoint is None:
                     assert seen.choice.first_start
                     assert not self.ever_saved, "a first start after a checkpoint"
@@ -518,7 +563,7 @@ class World:
                 assert cleared or not seen.unclear, "a run is called over beside a suspect that nobody has cleared"
 
     def check_action(self, action: Action) -> None:
-        if isinstance(action, Kill | Terminate):
+        if isinstance(action, KeepStacks | Kill | Terminate):
             assert self.living is not None
             stopping = self.history.stopping
             assert stopping is not None, "a signal without a recorded reason"
@@ -535,11 +580,13 @@ class World:
         assert max(state.failures, state.host_failures) < self.policy.failure_limit or state.phase in _AT_REST
         assert (state.phase is Phase.HOLD) == (history.hold is not None) or state.phase is Phase.LEFT
         living = self.living.record if self.living is not None and history.open_run is not None else None
-        again = restore(history, living, self.now_s, self.policy)
+        again = self.restored(living)
         assert again.failures == state.failures
         assert (again.host_failures, again.fault) == (state.host_failures, state.fault)
         assert (again.run is None) == (state.run is None)
-        if state.phase not in (Phase.LEFT, Phase.BACKOFF):
+        if state.phase is Phase.BACKOFF and state.retry_at_s > self.now_s:
+            assert (again.phase, again.retry_at_s) == (Phase.BACKOFF, state.retry_at_s), "dying is a way around a wait"
+        elif state.phase not in (Phase.LEFT, Phase.BACKOFF):
             # A stop for a stall is judged anew after a restart: the run may beat again.
             stall = state.run is not None and state.run.stop is not None and state.run.stop.cause is Cause.STALLED
             assert again.phase is state.phase or (stall and again.phase is Phase.RUNNING)
@@ -558,6 +605,8 @@ class World:
             case MakeRoom():
                 assert self.living is None or not self.living.lives, "cache is dropped under a run"
                 self.room = False
+            case KeepStacks():
+                self.stacks_over = False
             case Terminate():
                 self.terminate(action, seen)
             case Kill():
@@ -598,8 +647,8 @@ class World:
         living = self.living
         assert living is not None
         assert order.only_if_seq is None or order.look_again
-        assert not order.look_again or isinstance(seen.beat, Known | Absent), "nothing to look for again"
-        if order.look_again and (living.seq or None) != order.only_if_seq:
+        unseen = isinstance(seen.beat, Unknown)
+        if order.look_again and (unseen or (living.seq or None) != order.only_if_seq):
             self.record((Record("run_goes_on", "it beat"),))
             self.state = resumed(self.state, self.now_s)
             return
@@ -626,7 +675,9 @@ class World:
         self.living = living
         self.request = None
         self.choice, self.choice_error, self.choice_due = None, None, True
-        self.state = restore(self.history, None if living is None else living.record, self.now_s, self.policy)
+        self.state = self.restored(None if living is None else living.record)
+        if living is not None and self.history.line.abandons_run(living.record.run_id):
+            self.request = Request.RELAUNCH
         self.quiet_from_s = self.now_s
         self.beat_was_seen = False
         if self.history.finished is not None and living is None:

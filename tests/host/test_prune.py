@@ -1,0 +1,348 @@
+"""Deleting checkpoints on a real disk: what must not be touched, and a crash after every single change of the folder.
+
+The crash is real: a process of its own ends itself right before the n-th rename or unlink, told of it by the
+interpreter's audit hook.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checkpoints.disk import census, forge, pick, write
+from watchdog import contract
+from watchdog.actuators.prune import HIDDEN, PrunableFolder
+from watchdog.checkpoints.catalogue import find_candidates
+from watchdog.checkpoints.quarantine import quarantine
+from watchdog.clock import SystemClock
+from watchdog.core.choice import Known
+from watchdog.core.retention import Held, Kind, Rules, Standing
+from watchdog.errors import CheckpointError
+from watchdog.retaining import planned
+
+RULES = Rules(keep_last=2, keep_every=None, leftovers=False, need_bytes=0)
+NAMES = ("model.pt", "optimizer.pt")
+DAY_S = 86400.0
+
+
+def prunable(folder: Path) -> PrunableFolder:
+    return PrunableFolder(folder, SystemClock())
+
+
+def held_of(folder: PrunableFolder, name: str) -> Held:
+    [found] = [each for each in folder.look().held if each.name == name]
+    return found
+
+
+def known(folder: Path) -> tuple[Known, ...]:
+    manifests = [each.manifest for each in find_candidates(folder) if each.manifest]
+    return tuple(Known(step=each.step, digest=each.digest, run_id=each.run_id) for each in manifests)
+
+
+def age(path: Path, by_s: float) -> None:
+    os.utime(path, (time.time() - by_s, time.time() - by_s))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Steps 10, 20, 30, each of two files."""
+    for step in (10, 20, 30):
+        write(tmp_path / "checkpoints", step, names=NAMES)
+    return tmp_path / "checkpoints"
+
+
+def test_a_checkpoint_goes_with_its_files_and_everything_else_stays(folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    before = census(folder)
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    assert place.delete(held) == held.size_bytes > 2 * 12000
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["notes.txt", *(f"step-{step}-{name}" for step in (20, 30) for name in NAMES)]
+        + [f"step-{step}.manifest.json" for step in (20, 30)]
+    )
+    assert len(before - census(folder)) == 3
+
+
+# --- a crash at any instruction -----------------------------------------------------------------------------
+_CRASHING = """
+import os, sys
+from pathlib import Path
+from watchdog.actuators.prune import PrunableFolder
+from watchdog.clock import SystemClock
+folder, name, left = PrunableFolder(Path(sys.argv[1]), SystemClock()), sys.argv[2], int(sys.argv[3])
+[held] = [each for each in folder.look().held if each.name == name]
+def hook(event, arguments):
+    global left
+    if event in ("os.rename", "os.remove", "os.rmdir", "os.link"):
+        left -= 1
+        if left < 0:
+            os._exit(77)
+sys.addaudithook(hook)
+folder.delete(held)
+"""
+
+
+def crash(folder: Path, name: str, after: int) -> bool:
+    """True when it crashed, False when it came to its end before."""
+    argv = [sys.executable, "-P", "-c", _CRASHING, str(folder), name, str(after)]
+    code = subprocess.run(argv, cwd=Path(__file__).parents[2], timeout=60).returncode
+    assert code in (0, 77)
+    return code == 77
+
+
+@pytest.mark.parametrize("again", range(2))
+def test_a_crash_at_any_change_leaves_nothing_that_half_loads_and_is_finished_later(tmp_path: Path, again: int) -> None:
+    """`again`: the finishing crashes as well, after so many changes more."""
+    for after in range(10):
+        folder = tmp_path / str(after)
+        for step in (10, 20, 30):
+            write(folder, step, names=NAMES)
+        claims = known(folder)
+        crashed = crash(folder, "step-10.manifest.json", after)
+        for candidate in find_candidates(folder):  # whatever is a candidate is whole
+            assert all((folder / file.name).exists() for file in candidate.manifest.files)  # type: ignore[union-attr]
+        for hidden in [name for name in os.listdir(folder) if name.startswith(HIDDEN) and name.endswith(".json")]:
+            crash(folder, hidden, again)
+        place = prunable(folder)
+        while (found := planned(place, Standing(known=claims), RULES, only_if_needed=False)).deletions:
+            place.delete(found.deletions[0].held)
+        assert sorted(os.listdir(folder)) == sorted(
+            [f"step-{step}-{name}" for step in (20, 30) for name in NAMES]
+            + [f"step-{step}.manifest.json" for step in (20, 30)]
+        )
+        if not crashed:
+            assert after == 6, "manifest and two files: each renamed, each unlinked"
+            return
+    pytest.fail("it never came to its end")
+
+
+def test_what_is_saved_anew_after_a_crash_is_not_taken_for_the_old(folder: Path) -> None:
+    """The trainer went back and saves step 10 again: its file lies there, its manifest does not yet."""
+    assert crash(folder, "step-10.manifest.json", 1)
+    (folder / "step-10-model.pt").unlink()
+    again = folder / "step-10-model.pt"
+    again.write_bytes(b"n" * (3 * 4096 + 100))
+    age(again, -5)
+    place = prunable(folder)
+    place.delete(held_of(place, f"{HIDDEN}step-10.manifest.json"))
+    assert again.read_bytes()[:1] == b"n"
+    assert not (folder / "step-10-optimizer.pt").exists()
+
+
+def test_a_step_that_was_saved_anew_after_a_crash_stays_whole(folder: Path) -> None:
+    assert crash(folder, "step-10.manifest.json", 1)
+    write(folder, 10, names=NAMES)
+    place = prunable(folder)
+    place.delete(held_of(place, f"{HIDDEN}step-10.manifest.json"))
+    choice = pick(folder)
+    assert choice.chosen is not None
+    assert {each.step for each in find_candidates(folder) if not held_of(place, each.path.name).wrong} == {10, 20, 30}
+
+
+def test_what_only_looks_like_remains_is_nobodys(folder: Path) -> None:
+    (folder / f"{HIDDEN}mine.manifest.json").write_text("{}")
+    (folder / f"{HIDDEN}step-20-model.pt").write_text("mine")
+    assert not [each for each in prunable(folder).look().held if each.kind is Kind.UNFINISHED]
+
+
+# --- what is not deleted ------------------------------------------------------------------------------------
+def changed_manifest(folder: Path) -> None:
+    forge(folder / "step-10.manifest.json", tokens=5)
+
+
+def changed_file(folder: Path) -> None:
+    (folder / "step-10-model.pt").write_bytes(b"n" * (3 * 4096 + 100))
+
+
+def replaced_file(folder: Path) -> None:
+    other = folder / "other"
+    other.write_bytes((folder / "step-10-model.pt").read_bytes())
+    os.replace(other, folder / "step-10-model.pt")
+
+
+def replaced_folder(folder: Path) -> None:
+    os.rename(folder, folder.with_name("moved"))
+    write(folder, 10, names=NAMES)
+
+
+def linked_folder(folder: Path) -> None:
+    os.rename(folder, folder.with_name("moved"))
+    folder.symlink_to("moved")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [changed_manifest, changed_file, replaced_file, replaced_folder, linked_folder],
+    ids=lambda it: it.__name__,
+)
+def test_what_changed_since_it_was_looked_at_stays(folder: Path, between: Callable[[Path], None]) -> None:
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    between(folder)
+    before = census(folder.parent)
+    with pytest.raises((CheckpointError, OSError)):
+        place.delete(held)
+    assert census(folder.parent) == before
+    assert (folder / "step-10.manifest.json").exists()
+
+
+def test_what_was_not_looked_at_stays(folder: Path) -> None:
+    held = held_of(prunable(folder), "step-10.manifest.json")
+    with pytest.raises(CheckpointError, match="was not looked at"):
+        prunable(folder).delete(held)
+
+
+def test_what_somebody_has_open_stays(folder: Path) -> None:
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    with open(folder / "step-10-optimizer.pt", "rb"):
+        assert held_of(prunable(folder), "step-10.manifest.json").open_by == f"pid {os.getpid()}"
+        with pytest.raises(CheckpointError, match=f"pid {os.getpid()} has step-10-optimizer.pt open"):
+            place.delete(held)
+    assert place.delete(held)
+
+
+def test_a_file_that_another_manifest_names_stays(folder: Path) -> None:
+    forge(
+        folder / "step-10.manifest.json",
+        files=[json.loads((folder / f"step-{step}.manifest.json").read_text())["files"][0] for step in (10, 20)],
+    )
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    assert place.delete(held) == held.size_bytes < 25_000, "what stays is not given back"
+    assert (folder / "step-20-model.pt").exists()
+    assert not (folder / "step-10-model.pt").exists()
+    assert pick(folder).chosen is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../outside.pt", "/outside.pt", "link/outside.pt", ".gpuhost-watchdog/run.lock", "quarantine/a.pt"),
+        *("archive/a.pt", "step-30.manifest.json", "link.pt", "a//b", "missing.pt"),
+    ],
+)
+def test_nothing_outside_is_reached_by_any_name(folder: Path, name: str) -> None:
+    outside = folder.parent / "out"
+    for path in (outside, folder / ".gpuhost-watchdog", folder / "quarantine", folder / "archive"):
+        path.mkdir(exist_ok=True)
+    for path in (folder.parent / "outside.pt", outside / "outside.pt", folder / ".gpuhost-watchdog/run.lock"):
+        path.write_bytes(b"x")
+    (folder / "quarantine/a.pt").write_bytes(b"x")
+    (folder / "archive/a.pt").write_bytes(b"x")
+    (folder / "link").symlink_to(outside)
+    (folder / "link.pt").symlink_to(outside / "outside.pt")
+    record = json.loads((folder / "step-10.manifest.json").read_text())
+    record["files"].append({**record["files"][0], "name": name, "size_bytes": 1})
+    (folder / "step-10.manifest.json").write_text(json.dumps(record))
+    before = census(folder.parent)
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    assert held.wrong
+    found = planned(place, Standing(known=known(folder)), RULES, only_if_needed=False)
+    assert not found.deletions
+    assert census(folder.parent) == before
+
+
+def test_a_checkpoint_in_a_folder_of_its_own_goes_with_the_emptied_folder(folder: Path) -> None:
+    for step in (1, 2):
+        (folder / f"deep-{step}/part").mkdir(parents=True)
+        file = contract.write_durably(folder / f"deep-{step}/part/model.pt", lambda out: out.write(b"m" * 5000))
+        file = dataclasses.replace(file, name=f"deep-{step}/part/model.pt")
+        contract.write_json_durably(
+            folder / f"deep-{step}.manifest.json", contract.Manifest(step=step, files=(file,), run_id="1-a").to_record()
+        )
+    (folder / "deep-2/config.json").write_text("mine")
+    place = prunable(folder)
+    for step in (1, 2):
+        place.delete(held_of(place, f"deep-{step}.manifest.json"))
+    assert not (folder / "deep-1/part").exists()
+    assert (folder / "deep-2/config.json").exists()
+    assert not (folder / "deep-2/part").exists()
+
+
+def test_bytes_that_another_name_holds_are_not_given_back(folder: Path) -> None:
+    os.link(folder / "step-10-model.pt", folder.parent / "snapshot.pt")
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    freed = place.delete(held)
+    assert freed == held.size_bytes < 2 * 12000
+    assert (folder.parent / "snapshot.pt").exists()
+
+
+def test_a_manifest_that_the_disk_does_not_give_stops_everything(folder: Path) -> None:
+    (folder / "step-5.manifest.json").mkdir()  # reading it fails: what it would name is not known
+    with pytest.raises(CheckpointError, match="nothing is pruned"):
+        prunable(folder).look()
+
+
+# --- what must be proven first ------------------------------------------------------------------------------
+def test_the_newest_that_rotted_does_not_count_as_one_that_stays(folder: Path) -> None:
+    """Same size, other bytes: only reading back tells. Then 10 is one of the two that hold."""
+    with open(folder / "step-30-model.pt", "r+b") as file:
+        file.write(b"rot")
+    found = planned(prunable(folder), Standing(known=known(folder)), RULES, only_if_needed=False)
+    assert not found.deletions
+    kept = {each.held.step: each.why for each in found.kept}
+    assert "its manifest says" in kept[30]
+    assert kept[20] == "the newest verified"
+
+
+def test_what_stays_is_read_back_once_and_again_when_it_was_written(folder: Path) -> None:
+    write(folder, 40)
+    place, stands = prunable(folder), Standing(known=known(folder))
+    place.delete(planned(place, stands, RULES, only_if_needed=False).deletions[0].held)
+    assert [each.proven for each in place.look().held if each.step >= 30] == [True, True]
+    with open(folder / "step-40-model.pt", "r+b") as file:
+        file.write(b"rot")
+    assert [each.proven for each in place.look().held if each.step >= 30] == [False, True]
+    assert not planned(place, stands, RULES, only_if_needed=False).deletions
+
+
+def test_one_that_the_ledger_does_not_know_is_not_ours_to_delete(folder: Path) -> None:
+    claims = tuple(each for each in known(folder) if each.step != 10)
+    assert not planned(prunable(folder), Standing(known=claims), RULES, only_if_needed=False).deletions
+
+
+# --- leftovers ----------------------------------------------------------------------------------------------
+def test_refused_ones_and_torn_saves_go_a_day_later_and_nothing_that_looks_like_them(folder: Path) -> None:
+    quarantine(write(folder, 40))
+    torn, named = folder / ".step-00000050.pt.4711.tmp", folder / "step.tmp"
+    torn.write_bytes(b"half")
+    named.write_bytes(b"mine")
+    (folder / "quarantine/link").symlink_to(folder / "step-30-model.pt")
+    (folder / "quarantine/kept").mkdir()
+    rules, stands = dataclasses.replace(RULES, leftovers=True, keep_last=3), Standing(known=known(folder))
+    assert not planned(prunable(folder), stands, rules, only_if_needed=False).deletions
+
+    class Tomorrow(SystemClock):
+        def wall(self) -> float:
+            return super().wall() + DAY_S + 60
+
+    place = PrunableFolder(folder, Tomorrow())
+    while (found := planned(place, stands, rules, only_if_needed=False)).deletions:
+        place.delete(found.deletions[0].held)
+    assert sorted(os.listdir(folder / "quarantine")) == ["kept", "link"]
+    assert not torn.exists()
+    assert named.exists()
+    assert len(find_candidates(folder)) == 3
+
+
+def test_a_manifest_behind_a_link_is_none_of_ours(folder: Path) -> None:
+    outside = folder.parent / "elsewhere.json"
+    os.rename(folder / "step-10.manifest.json", outside)
+    (folder / "step-10.manifest.json").symlink_to(outside)
+    place = prunable(folder)
+    assert held_of(place, "step-10.manifest.json").wrong == "its manifest is no regular file"
+    assert not planned(place, Standing(known=known(folder)), RULES, only_if_needed=False).deletions
+    with pytest.raises(CheckpointError, match="was not looked at"):
+        place.delete(held_of(place, "step-10.manifest.json"))

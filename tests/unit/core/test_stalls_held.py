@@ -1,0 +1,90 @@
+"""The TERM of a stall waits for the stacks of the run: not for long, not for nothing, and never past a KILL."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.world import BEATER, make_beat, make_policy, make_run, member
+from watchdog.core.decide import decide, resumed
+from watchdog.core.ending import STACKS_S
+from watchdog.core.phase import Phase
+from watchdog.core.seen import Request, Seen, Shim
+from watchdog.core.state import Action, KeepStacks, Kill, Plan, State, Terminate
+
+POLICY = make_policy(grace_s=1.0, leave_on_hold=False)
+ASK = Terminate(BEATER, only_if_seq=1, look_again=True)
+
+
+def alive(now_s: float, **changes: object) -> Seen:
+    values: dict[str, object] = {"shim": Shim.ALIVE, "leader_alive": True, "beat": make_beat(0.0)}
+    return Seen(now_s=now_s, **({"members": (member(),)} | values | changes))  # type: ignore[arg-type]
+
+
+def stalled() -> State:
+    """Recorded at 61 s, and its stacks are being kept."""
+    state, _ = decide(State(phase=Phase.RUNNING, since_s=0.0, run=make_run()), alive(60.4), POLICY)
+    state, plan = decide(state, alive(61.0), POLICY)
+    assert ([record.kind for record in plan.records], plan.actions) == (["run_stopping"], (KeepStacks(BEATER),))
+    return state
+
+
+def lived(state: State, *looks: Seen) -> tuple[State, list[Action]]:
+    done: list[Action] = []
+    for seen in looks:
+        state, plan = decide(state, seen, POLICY)
+        done += plan.actions
+    return state, done
+
+
+def test_it_is_asked_as_soon_as_they_are_kept_and_once() -> None:
+    _, done = lived(stalled(), alive(61.1), alive(61.2, stacks_over=True), alive(61.3, stacks_over=True))
+    assert done == [ASK]
+
+
+def test_it_is_asked_in_any_case() -> None:
+    state, done = lived(stalled(), alive(61.0 + STACKS_S - 0.01))
+    assert done == []
+    _, done = lived(state, alive(61.0 + STACKS_S))
+    assert done == [ASK]
+
+
+def test_after_a_gap_of_ours_nobody_waits_on() -> None:
+    assert lived(stalled(), alive(61.1, gap=True))[1] == [ASK]
+
+
+def test_the_grace_begins_with_the_term() -> None:
+    """One second of grace and more than one of stacks: KILL must not come before the TERM, nor with it."""
+    state, done = lived(stalled(), alive(62.3), alive(62.5))
+    assert done == [ASK]
+    state, done = lived(state, alive(63.4, stacks_over=True))
+    assert done == []
+    assert lived(state, alive(63.5, stacks_over=True))[1] == [Kill()]
+
+
+@pytest.mark.parametrize("beat", [make_beat(61.05, seq=2), make_beat(61.05, seq=1, pid=777, start_ticks=9000)])
+def test_a_beat_meanwhile_is_for_the_last_look_and_asks_nobody_else(beat: object) -> None:
+    """A first beat, or one of another process, would have been asked by itself, without the look."""
+    state, done = lived(stalled(), alive(61.1, beat=beat), alive(61.2, beat=beat, stacks_over=True))
+    assert done == [ASK]
+    back = resumed(state, 61.2)
+    assert back.run is not None
+    assert (back.phase, back.run.stop) == (Phase.RUNNING, None)
+
+
+def test_a_person_who_cannot_wait_need_not() -> None:
+    state, done = lived(stalled(), alive(61.1, request=Request.STOP))
+    assert done == [Kill()]
+    _, done = lived(state, alive(61.2, stacks_over=True), alive(70.0, stacks_over=True))
+    assert set(done) == {Kill()}
+
+
+def test_one_that_ends_meanwhile_is_over() -> None:
+    state, plan = decide(stalled(), alive(61.1, shim=Shim.ENDED, leader_alive=False, members=()), POLICY)
+    assert state.phase is Phase.WEIGHING
+    assert plan.records[-1].data["cause"] == "stalled"
+
+
+def test_no_other_stop_waits() -> None:
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run())
+    plan: Plan = decide(state, alive(1.0, request=Request.DRAIN), POLICY)[1]
+    assert plan.actions == (Terminate(BEATER),)

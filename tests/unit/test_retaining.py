@@ -1,0 +1,246 @@
+"""Pruning beside the loop: looked at, recorded, done, recorded, one at a time; in that order or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.host.test_prune import known
+from tests.unit.checkpoints.disk import write
+from tests.unit.core.world import make_run
+from watchdog.actuators.prune import PrunableFolder
+from watchdog.checkpoints.catalogue import find_candidates
+from watchdog.clock import SystemClock
+from watchdog.core.choice import Checkpoint, Choice, Known
+from watchdog.core.history import Event, History, fold
+from watchdog.core.phase import Phase
+from watchdog.core.runrecord import Expectation
+from watchdog.core.state import Record, State
+from watchdog.errors import RecordingError
+from watchdog.retaining import Pruner
+from watchdog.settings import load
+
+Wait = Callable[..., object]
+GATING = State(phase=Phase.GATING, since_s=0.0)
+RUNNING = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(expectation=Expectation(fresh=True)))
+
+
+class Bed:
+    """A folder of six checkpoints, a ledger in memory that may refuse, and a pruner over both."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "checkpoints"
+        for step in range(10, 70, 10):
+            write(self.folder, step)
+        self.history = self.history_of(known(self.folder))
+        self.records: list[Record] = []
+        self.there: list[set[int]] = []  # the steps that lay there when each record came
+        self.refused_from = 1000
+        self.said: list[str] = []
+        self.verifying = False
+        self.on_record: Callable[[Record], None] = lambda _: None
+
+    def history_of(self, claims: Sequence[Known]) -> History:
+        kinds = [{"step": each.step, "digest": each.digest, "run_id": each.run_id} for each in claims]
+        return fold(
+            Event(seq=number, wall_s=0.0, kind="checkpoint_verified", sentence="", data=data)
+            for number, data in enumerate(sorted(kinds, key=lambda data: str(data["step"])), start=1)
+        )
+
+    def steps(self) -> set[int]:
+        return {each.step for each in find_candidates(self.folder)}
+
+    def record(self, records: Sequence[Record]) -> None:
+        if len(self.records) >= self.refused_from:
+            raise RecordingError("the disk is full")
+        self.records += records
+        self.there.append(self.steps())
+        self.on_record(self.records[-1])
+
+    def pruner(self, when: str, *, need: str = "0B", **retention: object) -> Pruner:
+        config = self.root / "watchdog.toml"
+        lines = [f'when = "{when}"', *(f"{key} = {value}" for key, value in retention.items())]
+        job = f'[job]\nname = "t"\ncommand = ["true"]\ncheckpoints = "{self.folder}"\n'
+        config.write_text(job + f'[disk]\nneed = "{need}"\n[retention]\n' + "\n".join(lines) + "\n")
+        settings = load(config=config, job=None, command=(), overrides={}, environ={}, home=self.root, cwd=self.root)
+        clock = SystemClock()
+        return Pruner(settings, PrunableFolder(self.folder, clock), clock, self.record, self.said.append)
+
+    def turns(
+        self, pruner: Pruner, state: State, until: Callable[[], bool], wait: Wait, choice: Choice | None = None
+    ) -> None:
+        def turn() -> bool:
+            pruner.look(state, self.history, choice, verifying=self.verifying)
+            return until()
+
+        wait(turn, "the pruner")
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+def test_each_is_recorded_before_and_after_and_alone(bed: Bed, wait_until: Wait) -> None:
+    pruner = bed.pruner("always")
+    bed.turns(pruner, RUNNING, lambda: len(bed.records) == 6, wait_until)
+    assert [(record.kind, record.data["step"]) for record in bed.records] == [
+        (kind, step) for step in (10, 20, 30) for kind in ("prune_planned", "pruned")
+    ]
+    everything = {10, 20, 30, 40, 50, 60}
+    assert bed.there == [everything - gone for gone in (set(), {10}, {10}, {10, 20}, {10, 20}, {10, 20, 30})]
+    assert all(record.data["freed_bytes"] > 12000 for record in bed.records[1::2])
+    assert (
+        bed.records[0].sentence == "step 10 (step-10.manifest.json) is to be deleted: beyond the newest 3 that are kept"
+    )
+    assert bed.said == []
+
+
+@pytest.mark.parametrize("refused_from", [0, 1])
+def test_what_cannot_be_recorded_is_not_deleted(bed: Bed, wait_until: Wait, refused_from: int) -> None:
+    """Without the record before it nothing goes; without the one after it nothing more goes."""
+    bed.refused_from = refused_from
+    pruner = bed.pruner("always")
+    bed.turns(pruner, RUNNING, lambda: bool(bed.said), wait_until)
+    assert bed.said == ["nothing is deleted that cannot be recorded: the disk is full"]
+    assert pruner._part is None
+    for _ in range(50):
+        pruner.look(RUNNING, bed.history, None, verifying=False)
+    assert pruner._part is None
+    assert bed.steps() == {10, 20, 30, 40, 50, 60} - ({10} if refused_from else set())
+
+
+def test_nothing_goes_while_checkpoints_are_verified(bed: Bed, wait_until: Wait) -> None:
+    bed.verifying = True
+    pruner = bed.pruner("always")
+    bed.turns(pruner, RUNNING, lambda: pruner.needs_quiet, wait_until)
+    for _ in range(20):
+        pruner.look(RUNNING, bed.history, None, verifying=True)
+    assert not bed.records
+    bed.verifying = False
+    bed.turns(pruner, RUNNING, lambda: len(bed.records) == 6, wait_until)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        GATING,
+        State(phase=Phase.RUNNING, since_s=0.0, run=make_run(acknowledged=False)),
+        State(phase=Phase.STOPPING, since_s=0.0, run=make_run()),
+        State(phase=Phase.BACKOFF, since_s=0.0),
+    ],
+    ids=["gating", "loading", "stopping", "backoff"],
+)
+def test_nothing_goes_beside_a_run_that_loads_or_ends(bed: Bed, state: State) -> None:
+    pruner = bed.pruner("always")
+    assert not pruner.look(state, bed.history, None, verifying=False)
+    assert pruner._part is None
+    assert not bed.records
+
+
+def test_a_pass_stops_when_the_run_does(bed: Bed, wait_until: Wait) -> None:
+    pruner = bed.pruner("always")
+    bed.turns(pruner, RUNNING, lambda: len(bed.records) == 1, wait_until)
+    ending = State(phase=Phase.STOPPING, since_s=0.0, run=make_run())
+    bed.turns(pruner, ending, lambda: len(bed.records) == 2, wait_until)
+    for _ in range(20):
+        pruner.look(ending, bed.history, None, verifying=False)
+    assert [record.kind for record in bed.records] == ["prune_planned", "pruned"], "what was begun is told, no more"
+
+
+def test_what_the_run_was_launched_from_stays_and_so_does_what_is_chosen(bed: Bed, wait_until: Wait) -> None:
+    baseline = next(each for each in known(bed.folder) if each.step == 20)
+    expected = Expectation(fresh=False, step=20, digest=baseline.digest)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(expectation=expected))
+    bed.turns(bed.pruner("always"), state, lambda: len(bed.records) == 4, wait_until)
+    assert bed.steps() == {20, 40, 50, 60}
+    old = next(each for each in known(bed.folder) if each.step == 40)
+    choice = Choice(chosen=Checkpoint(step=40, digest=old.digest, manifest="x"), first_start=False, refused=(), why="")
+    bed.turns(bed.pruner("always", keep_last=2), RUNNING, lambda: len(bed.records) == 6, wait_until, choice)
+    assert bed.steps() == {40, 50, 60}
+
+
+def test_what_is_chosen_while_the_folder_is_looked_at_stays(bed: Bed, wait_until: Wait) -> None:
+    """The plan was made before it was: it is made anew."""
+    old = next(each for each in known(bed.folder) if each.step == 10)
+    choice = Choice(chosen=Checkpoint(step=10, digest=old.digest, manifest="x"), first_start=False, refused=(), why="")
+    pruner = bed.pruner("always")
+    pruner.look(RUNNING, bed.history, None, verifying=False)
+    assert pruner._part is not None
+    bed.turns(pruner, RUNNING, lambda: len(bed.records) == 4, wait_until, choice)
+    assert bed.steps() == {10, 40, 50, 60}
+
+
+@pytest.mark.parametrize("when", ["never", "needed"])
+def test_nothing_goes_where_the_policy_or_the_disk_does_not_want_it(bed: Bed, wait_until: Wait, when: str) -> None:
+    pruner = bed.pruner(when)
+    pruner.look(RUNNING, bed.history, None, verifying=False)
+    assert (pruner._part is not None) == (when == "needed")
+    bed.turns(pruner, RUNNING, lambda: pruner._part is None, wait_until)
+    assert not bed.records
+
+
+def test_what_cannot_be_deleted_is_told_once_and_the_rest_goes(bed: Bed, wait_until: Wait) -> None:
+    """Somebody opens it after it was looked at."""
+    with contextlib.ExitStack() as opened:
+
+        def open_it(record: Record) -> None:
+            if record.kind == "prune_planned" and record.data["step"] == 20:
+                opened.enter_context(open(bed.folder / "step-20-model.pt", "rb"))
+
+        bed.on_record = open_it
+        pruner = bed.pruner("always")
+        bed.turns(pruner, RUNNING, lambda: bed.steps() == {20, 40, 50, 60} and len(bed.records) == 6, wait_until)
+        assert bed.records[3].data["freed_bytes"] is None
+        assert f"pid {os.getpid()} has step-20-model.pt open" in bed.records[3].sentence
+        for _ in range(50):
+            pruner.look(RUNNING, bed.history, None, verifying=False)
+            os.sched_yield()
+        assert len(bed.records) == 6
+
+
+def test_at_the_gates_no_more_goes_than_the_disk_lacks_and_the_words_say_what_came(bed: Bed, wait_until: Wait) -> None:
+    pruner = bed.pruner("needed", need=f"{os.statvfs(bed.folder).f_bavail * os.statvfs(bed.folder).f_frsize + 2**30}B")
+    pruner.begin()
+    bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
+    assert bed.steps() == {40, 50, 60}
+    assert re.fullmatch(
+        r"[0-9.]+ KiB came back from pruning checkpoints; \[retention\] keeps all 3 verified checkpoints", pruner.words
+    )
+    assert "the disk lacks 1" in bed.records[0].sentence
+    pruner.forget()
+    assert (pruner.over, pruner.words) == (False, "")
+
+
+def test_a_disk_that_lacks_nothing_ends_the_try_with_nothing_said(bed: Bed, wait_until: Wait) -> None:
+    pruner = bed.pruner("needed")
+    pruner.begin()
+    bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
+    assert (pruner.words, bed.records) == ("", [])
+
+
+def test_without_two_that_hold_nothing_goes(bed: Bed, wait_until: Wait) -> None:
+    """30, 20 and 10 are the newest whose bytes are what they were."""
+    for step in (40, 50, 60):
+        with open(bed.folder / f"step-{step}-model.pt", "r+b") as file:
+            file.write(b"rot")
+    pruner = bed.pruner("needed", need="1000TiB")
+    pruner.begin()
+    bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
+    assert bed.steps() == {10, 20, 30, 40, 50, 60}
+    assert not bed.records
+
+
+def test_a_folder_that_is_gone_is_told(bed: Bed, wait_until: Wait) -> None:
+    os.rename(bed.folder, bed.root / "moved")
+    bed.folder.write_text("no folder")
+    pruner = bed.pruner("needed")
+    pruner.begin()
+    bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
+    assert "Not a directory" in pruner.words

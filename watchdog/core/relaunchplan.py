@@ -1,0 +1,204 @@
+"""What `watchdog relaunch` would do, as a plan of steps with the reasons against it. Pure.
+
+Made from what status shows and the ledger knows; refuses to promise: a checkpoint is read back and every gate is looked
+at again before a launch, and beside a living run nobody knows yet what it gives back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from watchdog.core.branching import unverified
+from watchdog.core.choice import Known, Line
+from watchdog.core.view import GateView, StatusView
+
+# What a living run itself keeps closed, or may: it is looked at again when it is over.
+_HELD_BY_A_RUN = ("memory", "devices")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What is asked for. `step`: to go back to; None: the newest."""
+
+    step: int | None = None
+    afresh: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What the settings say of a relaunch; seconds."""
+
+    level: int
+    grace_s: float
+    kill_wait_s: float
+    gate_wait_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """A checkpoint that lies in the folder. `verified_wall_s`: when it was read back last; None: it never was."""
+
+    step: int
+    digest: str
+    run_id: str | None
+    verified_wall_s: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PlanStep:
+    """`name`: back, lift, budget, wait, stop, proof, choose, gate or launch. `holds` None: it cannot be told yet."""
+
+    name: str
+    words: str
+    holds: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RelaunchPlan:
+    """The steps in their order. `why_not`: what is in the way of a launch; empty where nothing is."""
+
+    steps: tuple[PlanStep, ...]
+    why_not: tuple[str, ...]
+    checkpoint: Verified | None
+    after_it: tuple[Verified, ...] = ()  # what would be tried next, should it be damaged
+
+
+def in_folder(
+    claims: Sequence[Known], verified_wall_s: Mapping[Known, float], line: Line, wish: Wish
+) -> tuple[Verified, ...]:
+    """Of the manifests in the folder, newest first, those that are chosen from, as they would be read back."""
+    if wish.step is not None:
+        wanted = [each for each in claims if each.step == wish.step]
+    else:
+        wanted = [each for each in claims if not line.abandons(each) and not line.is_below(each.step)]
+    return tuple(
+        Verified(step=each.step, digest=each.digest, run_id=each.run_id, verified_wall_s=verified_wall_s.get(each))
+        for each in wanted
+    )
+
+
+def plan_relaunch(
+    view: StatusView,
+    wish: Wish,
+    told: Told,
+    *,
+    candidates: Sequence[Verified],
+    known: Sequence[Known],
+    next_number: int,
+    clock_words: Mapping[float, str],
+    devices: Mapping[str, str] | None = None,
+) -> RelaunchPlan:
+    """`candidates`: see `in_folder`. `clock_words`: a moment of the wall clock in words, for those that are named.
+
+    `devices`: what is to be proven of each, by UUID.
+    """
+    run = view.run
+    alive = run is not None and run.alive is not False
+    steps: list[PlanStep] = []
+    against: list[str] = []
+    if wish.step is not None and (refused := unverified(wish.step, known)) is not None:
+        against.append(refused)
+    elif wish.step is not None:
+        words = f"what was saved beyond step {wish.step} stays where it is, and is not chosen any more"
+        steps.append(PlanStep(name="back", words=words))
+    if view.state == "finished" and wish.step is None:
+        against.append("the job is finished; go back with --from STEP, or begin again: watchdog run --new")
+    if view.hold_reason is not None:
+        steps.append(PlanStep(name="lift", words=f"the hold is lifted: {view.hold_reason}"))
+        if alive and view.supervisor_pid is not None:
+            against.append(f"the run does not end, so nothing is launched: {view.hold_reason}")
+    if view.hold_reason is not None or wish.afresh:
+        steps.append(
+            PlanStep(name="budget", words=f"failures in a row: {view.failures}, forgotten; a new budget begins")
+        )
+    else:
+        steps.append(PlanStep(name="budget", words=f"failures in a row: {view.failures} of {view.failure_limit}, kept"))
+    if view.next_launch_s is not None:
+        steps.append(PlanStep(name="wait", words=f"the backoff is cut: {view.next_launch_s:.1f} s are left of it"))
+    if run is not None and alive:
+        steps += _ending(view, told)
+    else:
+        steps.append(PlanStep(name="proof", words="nothing is stopped: no run is alive", holds=True))
+    chosen, words, why = _chosen(told, wish, candidates, known, clock_words)
+    steps.append(PlanStep(name="choose", words=words, holds=None if why is None else False))
+    against += [] if why is None else [why]
+    gates, closed = _gates(view.gates, alive=alive, number=None if run is None else run.number)
+    steps += gates
+    if not any(gate.name.startswith("device ") for gate in view.gates):  # those of a supervisor that waits say more
+        labels = {each.uuid: f"{each.name} ({each.uuid[:12]})" for each in view.devices}
+        steps += [
+            PlanStep(name="gate", words=f"{labels.get(uuid, uuid[:12])}: {words}")
+            for uuid, words in (devices or {}).items()
+        ]
+    if closed:
+        against.append(f"closed: {'; '.join(closed)} (waited for up to {told.gate_wait_s:g} s, then it is a hold)")
+    if not gates:
+        against.append("the gates have not been looked at")
+    origin = "its beginning" if chosen is None else f"step {chosen.step}; anything else than restoring it is refused"
+    steps.append(PlanStep(name="launch", words=f"run {next_number} from {origin}"))
+    return RelaunchPlan(steps=tuple(steps), why_not=tuple(against), checkpoint=chosen, after_it=tuple(candidates[1:3]))
+
+
+def _ending(view: StatusView, told: Told) -> list[PlanStep]:
+    run = view.run
+    assert run is not None
+    asked = run.beat_pid or run.leader_pid
+    who = "its leader" if asked is None else f"{asked} ({'it beats' if run.beat_pid else 'its leader'})"
+    doubt = " (whether it is alive cannot be told from here)" if run.alive is None else ""
+    words = (
+        f"run {run.number}{doubt}: TERM to {who}, {told.grace_s:g} s and more to save and end, then KILL of everything "
+        f"that is proven its own, for up to {told.kill_wait_s:g} s"
+    )
+    shim = "its shim ends" if run.shim_pid is None else f"shim {run.shim_pid} ends"
+    return [
+        PlanStep(name="stop", words=words),
+        PlanStep(name="proof", words=f"{shim}: nothing of run {run.number} lives"),
+    ]
+
+
+def _chosen(
+    told: Told, wish: Wish, candidates: Sequence[Verified], known: Sequence[Known], clock_words: Mapping[float, str]
+) -> tuple[Verified | None, str, str | None]:
+    """(the checkpoint, words of it, why nothing may be launched)."""
+    if told.level < 2:
+        if wish.step is not None:
+            why = f"--from {wish.step}: the job is of level {told.level}, which has no checkpoints that are verified"
+            return None, why, why
+        return None, "nothing: no checkpoints are demanded of this job", None
+    if not candidates and not known and wish.step is None:
+        return None, "nothing: a first start", None
+    proven = [each for each in candidates if each.verified_wall_s is not None]
+    if not proven:
+        why = "none of the checkpoints that are there was ever verified: watchdog run reads them back"
+        if not candidates:
+            why = "this job had checkpoints, and none that may be chosen is in its folder"
+        return None, why, why
+    first = candidates[0]
+    words = _named(first, clock_words)
+    if len(candidates) > 1:
+        words += f", then {', '.join(str(each.step) for each in candidates[1:3])}"
+    return first, words, None
+
+
+def _named(checkpoint: Verified, clock_words: Mapping[float, str]) -> str:
+    when = "not verified yet"
+    if checkpoint.verified_wall_s is not None:
+        when = f"verified {clock_words[checkpoint.verified_wall_s]}"
+    return f"step {checkpoint.step} {checkpoint.digest[:12]}… ({when}; it is read back again)"
+
+
+def _gates(gates: Sequence[GateView], *, alive: bool, number: int | None) -> tuple[list[PlanStep], list[str]]:
+    steps, closed = [], []
+    for gate in gates:
+        if gate.name == "lock" and gate.open and alive:
+            continue  # that no run is alive is the proof's to say
+        beside = alive and not gate.open and gate.name in _HELD_BY_A_RUN
+        if beside:
+            words = f"{gate.words}; beside run {number}, and looked at again when that is over"
+            steps.append(PlanStep(name="gate", words=words, holds=None))
+            continue
+        steps.append(PlanStep(name="gate", words=gate.words, holds=gate.open))
+        if not gate.open:
+            closed.append(gate.words)
+    return steps, closed

@@ -1,0 +1,209 @@
+"""What a drill needs of the host beyond its folder: a disk of its own, a memory limit of its own.
+
+Responsible for making them, for taking them away again, and for saying why this host cannot make them.
+Refuses to touch a mount or a cgroup that is not its own: the disk is a tmpfs in a mount namespace that ends with the
+process that holds it, the cgroup is an empty one with a name of its own.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_CGROUPS = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
+
+
+class PlaceError(Exception):
+    """This host does not let us make it; the text says why."""
+
+
+class Disk:
+    """A small tmpfs at `path`, in a mount namespace of its own; seen from here at `seen`. Raises PlaceError."""
+
+    def __init__(self, path: Path, size: str = "12m") -> None:
+        if why := why_no_disk():
+            raise PlaceError(why)
+        self.path = path
+        path.mkdir()
+        script = f'mount -t tmpfs -o size={size} tmpfs "$0" && echo mounted && exec sleep 600'
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != b"mounted\n":
+            self.close()
+            raise PlaceError("a tmpfs cannot be mounted here")
+        holder = self._holder.pid
+        self.seen = Path(f"/proc/{holder}/root{path}")
+        self.prefix = ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--"]
+
+    def fill(self) -> None:
+        """To the last byte: every block, and the rest of the last one."""
+        with open(self.seen / "filling", "ab", buffering=0) as file:
+            for size in (1024 * 1024, 4096, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(b"x" * size)
+
+    def is_full(self) -> bool:
+        try:
+            with open(self.seen / "probe", "wb", buffering=0) as file:
+                file.write(b"x")
+        except OSError as error:
+            return error.errno == errno.ENOSPC
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                (self.seen / "probe").unlink()
+        return False
+
+    def free(self) -> None:
+        (self.seen / "filling").unlink()
+
+    def close(self) -> None:
+        """The namespace ends with its holder, and the mount with it."""
+        self._holder.kill()
+        self._holder.communicate()
+
+
+class MemoryLimit:
+    """A memory cgroup of `limit_bytes` that nobody is in. Raises PlaceError."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        top, name = _cgroup_top()
+        self.path = top / f"gpuhost-watchdog-drill-{os.getpid()}"
+        try:
+            self.path.mkdir()
+            (self.path / name).write_text(str(limit_bytes))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+            raise PlaceError(f"no memory cgroup can be made at {self.path}: {error.strerror}") from error
+
+    def take(self, pid: int) -> None:
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    @property
+    def empty(self) -> bool:
+        return not (self.path / "cgroup.procs").read_text().strip()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+
+def _cgroup_top() -> tuple[Path, str]:
+    for top, name in _CGROUPS:
+        if (top / "cgroup.procs").exists():
+            return top, name
+    raise PlaceError("no cgroups are mounted here")
+
+
+class LockHolder:
+    """A stopped process that is none of the job's and holds a share of a lock file."""
+
+    _BODY = (
+        "import fcntl, os, signal, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_SH); "
+        "print('held', flush=True); os.kill(os.getpid(), signal.SIGSTOP); signal.pause()"
+    )
+
+    def __init__(self, python: str, lock: Path) -> None:
+        self._process = subprocess.Popen(
+            [python, "-I", "-S", "-c", self._BODY, str(lock)], stdout=subprocess.PIPE, cwd="/", start_new_session=True
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        """Our own child, not reaped: its number is its own. Twice does no harm."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class ReadOnly:
+    """A folder in which nothing can be made or removed, not even by root: mode 0555, and for root the immutable flag.
+
+    Raises PlaceError.
+    """
+
+    _GET, _SET, _IMMUTABLE = (
+        0x80086601,
+        0x40086602,
+        0x10,
+    )  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL: linux/fs.h
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mode = folder.stat().st_mode
+        if os.geteuid() == 0:
+            self._immutable(True)
+        else:
+            folder.chmod(0o555)
+
+    def close(self) -> None:
+        if os.geteuid() == 0:
+            self._immutable(False)
+        else:
+            self._folder.chmod(self._mode & 0o7777)
+
+    def _immutable(self, wanted: bool) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            flags = array.array("l", [0])
+            fcntl.ioctl(fd, self._GET, flags)
+            flags[0] = flags[0] | self._IMMUTABLE if wanted else flags[0] & ~self._IMMUTABLE
+            fcntl.ioctl(fd, self._SET, flags)
+        except OSError as error:
+            raise PlaceError(f"no folder can be made immutable here: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+
+# --- what this host can do ----------------------------------------------------------------------------------------
+def why_no_disk() -> str:
+    """Why a disk of its own cannot be made here; empty when it can."""
+    if os.geteuid() != 0:
+        return "mounting a small disk needs root"
+    missing = [name for name in ("unshare", "nsenter", "mount") if shutil.which(name) is None]
+    if missing:
+        return f"{', '.join(missing)} is not installed"
+    try:
+        done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"a mount namespace cannot be tried: {error}"
+    return "" if done.returncode == 0 else f"no mount namespace of our own: {done.stderr.strip()}"
+
+
+def why_no_memory_limit() -> str:
+    """Why a memory cgroup cannot be made here; empty when it can."""
+    if os.geteuid() != 0:
+        return "a memory cgroup needs root"
+    try:
+        MemoryLimit(2**30).close()
+    except PlaceError as error:
+        return str(error)
+    return ""
+
+
+def why_no_read_only() -> str:
+    """Why a folder cannot be made read-only here; empty when it can."""
+    with tempfile.TemporaryDirectory(prefix="gpuhost-watchdog-drill-") as folder:
+        try:
+            ReadOnly(Path(folder)).close()
+        except PlaceError as error:
+            return str(error)
+    return ""

@@ -1,0 +1,138 @@
+"""`watchdog relaunch --dry-run`: what it would do, told by the supervisor's view and the ledger, else by looking.
+
+Writes nothing, takes no lock, sends no signal and reads no checkpoint back; so it promises nothing, either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+
+from watchdog.asking import living_view, status_of
+from watchdog.control import NoSupervisorError, SilentError
+from watchdog.core.branching import unverified
+from watchdog.core.choice import Known
+from watchdog.core.gpuproof import foretold
+from watchdog.core.history import Event, fold
+from watchdog.core.relaunchplan import RelaunchPlan, Told, Wish, in_folder, plan_relaunch
+from watchdog.core.view import GateView, StatusView
+from watchdog.errors import EXIT_FAILURE, EXIT_HELD, EXIT_HOLD, EXIT_OK, EXIT_USAGE, StateError
+from watchdog.folders import JobFolders
+from watchdog.ledger import read_events
+from watchdog.places import folders_of, require_visible
+from watchdog.settings import Settings
+
+_LOOK_EVERY_S = 0.1
+_GATES_WAIT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """What would be done, what it was told from, and the exit code."""
+
+    view: StatusView
+    wish: Wish
+    plan: RelaunchPlan
+    exit_code: int
+
+
+def dry_run(settings: Settings, wish: Wish) -> DryRun:
+    """Look, and change nothing. Raises StateError, ControlError."""
+    folders = folders_of(settings)
+    require_visible(folders)
+    held = ""
+    try:
+        view = _once_gated(folders, living_view(folders))
+    except (NoSupervisorError, SilentError):
+        view = status_of(settings)
+        if view.silence is None:
+            view = dataclasses.replace(view, gates=_gates_seen(settings, folders))
+            if view.supervisor_pid is not None:
+                held = f"another supervisor (pid {view.supervisor_pid}) has this job, and is not reached from here"
+    events, _ = read_events(folders.ledger)
+    history = fold(events)
+    verified_wall_s = _verified_at(events)
+    candidates = in_folder(_claims(folders), verified_wall_s, history.line, wish)
+    plan = plan_relaunch(
+        view,
+        wish,
+        Told(
+            level=settings.job.level,
+            grace_s=settings.stop.grace_s,
+            kill_wait_s=settings.stop.kill_wait_s,
+            gate_wait_s=settings.relaunch.gate_wait_s,
+        ),
+        candidates=candidates,
+        known=history.known,
+        next_number=history.last_number + 1,
+        clock_words={at_s: _moment(at_s, view.now_wall_s) for at_s in verified_wall_s.values()},
+        devices=foretold(history.gpu, history.last_run_id),
+    )
+    out_of_reach = view.silence or held
+    if out_of_reach:
+        plan = dataclasses.replace(plan, why_not=(out_of_reach, *plan.why_not))
+    code = EXIT_HOLD if plan.why_not else EXIT_OK
+    if out_of_reach:
+        code = EXIT_HELD if held else EXIT_FAILURE
+    if wish.step is not None and unverified(wish.step, history.known) is not None:
+        code = EXIT_USAGE
+    return DryRun(view=view, wish=wish, plan=plan, exit_code=code)
+
+
+def _claims(folders: JobFolders) -> tuple[Known, ...]:
+    """What the manifests in the folder say that they are; nothing of it is read back. Raises StateError."""
+    from watchdog.checkpoints.catalogue import find_candidates
+
+    try:
+        found = find_candidates(folders.checkpoints)
+    except OSError as error:
+        raise StateError(f"the checkpoints cannot be read: {folders.checkpoints}: {error.strerror}") from error
+    return tuple(each.claims for each in found if each.claims is not None)
+
+
+def _verified_at(events: tuple[Event, ...]) -> dict[Known, float]:
+    """When each was read back last, and found to be what it says."""
+    found = {}
+    for event in events:
+        if event.kind in ("checkpoint_verified", "branched"):
+            data = event.data
+            known = Known(step=int(data["step"]), digest=str(data["digest"]), run_id=data.get("run_id"))
+            found[known] = event.wall_s
+    return found
+
+
+def _moment(wall_s: float, now_wall_s: float) -> str:
+    """`02:14:07` of today, else with its day."""
+    moment, now = time.localtime(wall_s), time.localtime(now_wall_s)
+    return time.strftime("%H:%M:%S" if moment[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def _once_gated(folders: JobFolders, view: StatusView) -> StatusView:
+    """The supervisor's view, once its first answers are there. Raises NoSupervisorError, ControlError."""
+    deadline_s = time.monotonic() + _GATES_WAIT_S
+    while not view.gates and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_EVERY_S)
+        view = living_view(folders)
+    return view
+
+
+def _gates_seen(settings: Settings, folders: JobFolders) -> tuple[GateView, ...]:
+    """The gates with the very eyes that a supervisor would have."""
+    from watchdog.clock import SystemClock
+    from watchdog.hostwatch import HostWatch
+
+    used = fold(read_events(folders.ledger)[0]).gpus
+    host = HostWatch(settings, folders, SystemClock(), os.environ, used=used)
+    deadline_s = time.monotonic() + _GATES_WAIT_S
+    try:
+        while True:
+            gates = host.gates(lock_intact=True)
+            # A device is looked at several times before it can be told to be in order.
+            unsure = not gates or any(gate.name == "devices" and not gate.open for gate in gates)
+            if not unsure or time.monotonic() >= deadline_s:
+                break
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        host.close()
+    return tuple(GateView(name=gate.name, open=gate.open, words=gate.words) for gate in gates)
