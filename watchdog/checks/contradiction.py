@@ -60,8 +60,8 @@ def fills(sample: DeviceSample, device: Device, fraction: float) -> bool:
 def looks_wanted(device: Device, looks: int, suspicious: Callable[[DeviceSample], bool]) -> int | None:
     """0: all of the last `looks` samples are suspicious; more: all there are, and so many are missing; None: not so.
 
-    Utilization, power and memory are read anew in each sample, and so are processes wherever memory has changed, so
-    that samples can be counted.
+    Utilization, power and memory are read anew in each sample, and so are processes wherever memory has changed or one
+    of them is gone, so that samples can be counted.
     """
     window = device.recent[-looks:]
     return looks - len(window) if all(suspicious(sample) for sample in window) else None

@@ -396,7 +396,8 @@ class DeviceWatch:
             self._make_devices(*samples[-1], believe=believe)
 
     def _remember(self, sample: Sample, *, believe: bool) -> None:
-        if sample.versions is not None and sample.versions != self._versions:
+        # Also the same ones again: while the driver was away its node may have been away as well.
+        if sample.versions is not None and (sample.versions != self._versions or not isinstance(self._answer, Sample)):
             self._versions = sample.versions
             self._look_for_node()
         for row in sample.rows:

@@ -27,6 +27,7 @@ _MISMATCH = 18  # nvml.h: library and kernel module are of different versions
 COMM = b"watchdog-nvml"  # the command in /proc: who looks for users of a GPU leaves out who only asks
 _EVERY_S = 1.0
 _MOST_SAMPLES = 20
+_GLANCE = 4  # as in nvml_questions.py, which is imported late
 _PIPE_BYTES = 60_000  # a pipe holds 65,536; of what is longer the parent has the rest a turn later
 
 
@@ -36,6 +37,11 @@ def _wanted(said: bytes) -> int:
     if lines[-1] == b"hurry":
         return min(len(lines) - 1, 1)
     return min(int(lines[-1].split()[1]), _MOST_SAMPLES)
+
+
+def _is_full(answer: dict[str, Any]) -> bool:
+    """Whether any device was asked more than at a glance."""
+    return any(len(row[3]) > _GLANCE for row in answer["devices"])
 
 
 def _waiter() -> select.poll:
@@ -76,12 +82,13 @@ def main(argv: list[str]) -> NoReturn:
     sampler: Sampler | None = None
     answer: dict[str, Any]
     poll: select.poll | None = None
-    sample_bytes = 0  # as large as the last ones were; the first question is for one
+    full_bytes = glance_bytes = 0  # as large as they were in the last answer; the first question is for one
     while said := os.read(0, 4096):
         if not (wanted := _wanted(said)):
             continue
         signal.setitimer(signal.ITIMER_REAL, alarm_s + (wanted - 1) * _EVERY_S)
         samples: list[tuple[float, dict[str, Any]]] = []
+        room_bytes = _PIPE_BYTES
         first_s = time.monotonic()
         while True:
             after_s = round(time.monotonic() - first_s, 3)
@@ -92,14 +99,17 @@ def main(argv: list[str]) -> NoReturn:
                     from watchdog.collectors.nvml_sampler import Sampler
 
                     sampler = Sampler(pynvml, proc)
-                answer = sampler.answer(again=bool(samples))
+                answer = sampler.answer(several=wanted > 1, again=bool(samples))
             except ImportError as error:
                 text = f"nvidia-ml-py cannot be imported ({error}): install it to see the driver"
                 answer = {"code": -1, "text": text}
             except Exception as error:  # told with its words; a child that ended would be a number only
                 answer = {"code": -1, "text": f"the child that asks NVML failed: {type(error).__name__}: {error}"}
             samples.append((after_s, answer))
-            if len(samples) == wanted or "code" in answer or (len(samples) + 1) * sample_bytes > _PIPE_BYTES:
+            if len(samples) == wanted or "code" in answer:
+                break
+            room_bytes -= full_bytes if _is_full(answer) else glance_bytes
+            if room_bytes < full_bytes:
                 break
             wait_s = first_s + len(samples) * _EVERY_S - time.monotonic()
             poll = poll or _waiter()
@@ -107,8 +117,9 @@ def main(argv: list[str]) -> NoReturn:
                 break
         signal.setitimer(signal.ITIMER_REAL, 0)  # neither waiting nor a stopped parent is the driver's fault
         # Written at once: each second by itself, with cold caches, a sample takes five times as long to encode.
-        line = memoryview((encode(samples) + "\n").encode())
-        sample_bytes = len(line) // len(samples)
+        encoded = [encode(sample) for sample in samples]
+        full_bytes, glance_bytes = max(map(len, encoded)), min(map(len, encoded))
+        line = memoryview(f"[{','.join(encoded)}]\n".encode())
         try:
             while line:
                 line = line[os.write(out, line) :]

@@ -35,7 +35,8 @@ from watchdog.collectors.nvml_questions import (
     text_of,
 )
 
-SLOW_EVERY_S = 20.0
+SLOW_EVERY_S = 19.0  # a little less than twenty samples take, so that each question for so many comes with them
+_EMPTY_EVERY_S = 10.0  # few devices have MPS clients or graphics: an empty list is looked at again now and then
 UNSUPPORTED_EVERY_S = 60.0  # what a device cannot do it will hardly learn
 ENUMERATE_EVERY_S = 60.0
 _MOST_EVENTS = 100  # of one sample; the rest comes with the next
@@ -51,11 +52,14 @@ _FAST_NAMES = tuple(FAST)
 class _Usual:
     """What a glance at a device must show for everything else to stand as it was at the last full look."""
 
-    def __init__(self, used_bytes: int, idle: bool, least_watts: float, most_watts: float) -> None:
-        self.used_bytes = used_bytes  # no process comes or goes without memory
+    def __init__(
+        self, used_bytes: int, idle: bool, least_watts: float, most_watts: float, processes: list[str]
+    ) -> None:
+        self.used_bytes = used_bytes  # no context comes or goes without memory
         self.idle = idle
         self.least_watts = least_watts
         self.most_watts = most_watts
+        self.processes = processes  # their folders: a process may go and leave its context behind
 
 
 class _Device:
@@ -94,21 +98,22 @@ class Sampler:
         self._pid_max = _pid_max(proc)
         self._questions = Questions(nvml)
 
-    def answer(self, *, again: bool = False) -> dict[str, Any]:
+    def answer(self, *, several: bool = False, again: bool = False) -> dict[str, Any]:
         """A sample, or the code with which the driver refuses to be asked.
 
-        `again`: the last one was a second ago. Then Xid events go on waiting, and of a device on which nothing
+        `several`: it is one of several in a row; a full look asks an idle device everything then. `again`: and not the
+        first one. Then, as long as no device is lost, Xid events go on waiting, and of a device on which nothing
         remarkable was and is to be seen only that much is asked.
         """
         was_ready = self._ready
-        answer = self._try(again)
+        answer = self._try(several, again)
         if was_ready and answer.get("code") in GONE:  # it was unloaded and may be back: init once more
-            answer = self._try(again=False)
+            answer = self._try(several, again=False)
         return answer
 
-    def _try(self, again: bool) -> dict[str, Any]:
+    def _try(self, several: bool, again: bool) -> dict[str, Any]:
         try:
-            return self._sample(time.monotonic(), again)
+            return self._sample(time.monotonic(), several, again)
         except self._error as error:
             code: int = error.value  # type: ignore[attr-defined]
             self._ready = self._ready and code not in GONE
@@ -116,10 +121,13 @@ class Sampler:
 
     # -- the driver and its devices ------------------------------------------------------------------------------
 
-    def _sample(self, now_s: float, again: bool) -> dict[str, Any]:
+    def _sample(self, now_s: float, several: bool, again: bool) -> dict[str, Any]:
         if not (again and self._ready and self._registered and all(device.lost is None for device in self._devices)):
             self._prepare(now_s)
-        rows = [(self._glance(device) if again else None) or self._row(device, now_s) for device in self._devices]
+        rows = [
+            (self._glance(device) if again else None) or self._row(device, now_s, fully=several)
+            for device in self._devices
+        ]
         for device in self._devices:
             if device.xids and device.no_xids is None:  # told now; else they wait for a sample that has room for them
                 device.xids = {}
@@ -218,12 +226,14 @@ class Sampler:
             return None
         try:
             used_bytes, milliwatts, busy, memory_busy = self._questions.glance(device.handle)
-        except (self._error, ValueError, TypeError, ArithmeticError, LookupError):
-            return None
-        watts = milliwatts / 1000
-        if used_bytes != usual.used_bytes or not usual.least_watts <= watts <= usual.most_watts:
-            return None
-        if (busy < _AT_WORK_PERCENT) is not usual.idle or busy > 100 or memory_busy > 100:
+            watts = milliwatts / 1000
+            if used_bytes != usual.used_bytes or not usual.least_watts <= watts <= usual.most_watts:
+                return None
+            if (busy < _AT_WORK_PERCENT) is not usual.idle or busy > 100 or memory_busy > 100:
+                return None
+            for process in usual.processes:
+                os.stat(process)
+        except (self._error, OSError, ValueError, TypeError, ArithmeticError, LookupError):
             return None
         xids = device.no_xids if device.no_xids is not None else list(device.xids.items())
         return [device.uuid, device.index, None, [used_bytes, watts, busy, memory_busy], [], xids, None]
@@ -231,30 +241,30 @@ class Sampler:
     def _usual(self, device: _Device, fast: dict[str, Reading], wrong: list[str]) -> _Usual | None:
         """None where anything of this full look is worth being looked at again in each sample."""
         used, watts, busy, memory_busy = (fast[name] for name in _FAST_NAMES[:GLANCE])
-        processes, limit = fast["processes"], device.limit_watts
+        limit, reasons = device.limit_watts, fast["clocks_event_reasons"]
         if wrong or device.lost is not None or type(watts) is not float:
             return None
         if not type(used) is type(busy) is type(memory_busy) is int:
             return None
-        if type(processes) is list and not all(here for _, _, _, here, _ in processes):
-            return None  # lost, or only ending
-        if type(processes) is dict and "u" in processes:
-            return None
-        most_watts = min(_MOST_WATTS, 4 * limit) if limit else _MOST_WATTS
-        if busy < _AT_WORK_PERCENT:
-            return _Usual(used, True, 0.0, most_watts)
-        if not limit or watts < _WORK_POWER * limit:
-            return None
-        reasons, link = fast["clocks_event_reasons"], (fast["pcie_generation"], fast["pcie_width"])
-        if type(reasons) is int and reasons & _SLOWED:
-            return None
-        if any(type(best) is int and now != best for now, best in zip(link, device.best_link, strict=True)):
-            return None
         if any(type(reading) is dict and "u" in reading for reading in fast.values()):
             return None
-        return _Usual(used, False, _WORK_POWER * limit, most_watts)
+        if type(reasons) is int and reasons & _SLOWED:
+            return None
+        listed = fast["processes"] if type(fast["processes"]) is list else []
+        if not all(here for _, _, _, here, _ in listed):
+            return None  # lost, or only ending
+        processes = [f"{self._proc}/{pid}" for pid, *_ in listed]
+        most_watts = min(_MOST_WATTS, 4 * limit) if limit else _MOST_WATTS
+        if busy < _AT_WORK_PERCENT:
+            return _Usual(used, True, 0.0, most_watts, processes)
+        if not limit or watts < _WORK_POWER * limit:
+            return None
+        link = (fast["pcie_generation"], fast["pcie_width"])
+        if any(type(best) is int and now != best for now, best in zip(link, device.best_link, strict=True)):
+            return None
+        return _Usual(used, False, _WORK_POWER * limit, most_watts, processes)
 
-    def _row(self, device: _Device, now_s: float) -> list[Any]:
+    def _row(self, device: _Device, now_s: float, *, fully: bool) -> list[Any]:
         slow: list[Any] | None = None
         codes: set[int] = set()
         if now_s - device.slow_at_s >= SLOW_EVERY_S or device.lost is not None:
@@ -266,7 +276,7 @@ class Sampler:
         idle = type(busy) is int and busy < _AT_WORK_PERCENT
         fast["processes"] = self._processes(device, now_s, codes, wrong)
         names = _FAST_NAMES[:SHORT]
-        if not idle or now_s >= device.rests_until_s:
+        if fully or not idle or now_s >= device.rests_until_s:
             names = _FAST_NAMES
             device.rests_until_s = now_s + IDLE_EVERY_S
             fast.update(self._ask(self._questions.work, device, now_s, codes, wrong))
@@ -280,7 +290,7 @@ class Sampler:
             device.lost = before
         elif before is not None and device.lost is None:
             self._registered = False  # whether the old one survived is not told
-        device.usual = self._usual(device, fast, wrong)
+        device.usual = self._usual(device, fast, wrong) if fully else None
         xids = device.no_xids if device.no_xids is not None else list(device.xids.items())
         return [device.uuid, device.index, device.lost, [fast[name] for name in names], wrong, xids, slow]
 
@@ -337,8 +347,8 @@ class Sampler:
             until_s, listed = device.quiet.get(question, (0.0, None))
             if now_s >= until_s:
                 listed = self._guarded(question, ask, device, now_s, codes)
-                if listed == [] and question != "processes":  # few devices have any: looked at again now and then
-                    device.quiet[question] = (now_s + SLOW_EVERY_S, [])
+                if listed == [] and question != "processes":
+                    device.quiet[question] = (now_s + _EMPTY_EVERY_S, [])
             if type(listed) is dict:
                 if question == "processes" or "u" in listed:
                     return listed

@@ -80,7 +80,7 @@ class DeviceProcess(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSample(Struct, frozen=True, kw_only=True):
-    """What changes from second to second, all read at `at_s`."""
+    """What changes from second to second, seen at `at_s`. What was not asked again has a time of its own."""
 
     at_s: float
     memory_used_bytes: Fact[int] = _NOTHING  # without NVIDIA's own reserve, where the driver tells it apart (510 on)

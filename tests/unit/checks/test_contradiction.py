@@ -167,7 +167,7 @@ def test_the_contradiction(changes: dict[str, Any], wanted: int | None) -> None:
 def test_what_is_counted_by_samples_is_read_anew_in_each() -> None:
     """Some readings may stand as they were: these must not, or one would prove itself five times."""
     assert {"utilization_percent", "power_watts", "memory_used_bytes"} <= set(list(FAST)[:GLANCE])
-    assert "processes" not in OF_WORK  # as long as not a byte of memory has changed, nobody came or went
+    assert "processes" not in OF_WORK  # at a glance it is seen whether memory has changed, and whether all are there
 
 
 def test_figures_are_the_least_busy_and_the_most_power() -> None:

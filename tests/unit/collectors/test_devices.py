@@ -807,8 +807,36 @@ def test_what_is_not_asked_again_stands_with_the_time_at_which_it_was_read(host:
     assert isinstance(second.power_watts, Known)
     assert second.power_watts.at_s == second.at_s
     assert second.processes == first.processes == Known((), begin_s)
-    assert second.temperature_celsius == first.temperature_celsius
-    assert first.temperature_celsius == Known(40, begin_s - 1.0)  # an idle device is asked for it now and then
+    assert second.temperature_celsius == first.temperature_celsius == Known(40, begin_s)
+
+
+def test_after_a_gap_the_first_of_several_samples_is_complete(host: Host) -> None:
+    """Nothing stands any more that a glance could leave as it was."""
+    host.first("[device]\n")
+    watch = host.watch
+    assert watch is not None
+    host.clock.now_s += 3600.0
+    watch.forget()
+    host.next()
+    host.clock.now_s += 1.0
+    watch.ask(2)
+    assert watch.wait(DEADLINE_S)
+    device = known(watch.see()[1])[0]
+    assert isinstance(device.now.temperature_celsius, Known)
+    assert isinstance(device.now.processes, Known)
+
+
+def test_the_node_of_a_driver_that_was_away_is_looked_for_again(host: Host) -> None:
+    host.first("[device]\n")
+    host.scenario.write("init = 9\nfail nvmlDeviceGetPowerUsage = 9\n[device]\n")
+    assert isinstance(host.next()[0], Absent)
+    host.scenario.write("[device]\n")
+    host.node()
+    host.clock.now_s += 120.0
+    host.next()
+    driver = host.watch.see()[0]  # type: ignore[union-attr]
+    assert isinstance(driver, Known)
+    assert driver.value.node == "/dev/nvidiactl"
 
 
 def test_a_batch_that_is_not_due_is_no_silence_and_one_that_is_late_counts_from_when_it_was_due(host: Host) -> None:

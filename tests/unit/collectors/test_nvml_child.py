@@ -19,7 +19,7 @@ import pytest
 
 from tests.fakes.nvml.standin import Scenario, build, environment
 from watchdog.collectors import nvml_child
-from watchdog.collectors.nvml_questions import COUNTERS, FAST, GLANCE, SHORT, SLOW
+from watchdog.collectors.nvml_questions import COUNTERS, FAST, GLANCE, SLOW
 
 DEADLINE_S = 20.0
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -156,9 +156,11 @@ def lengths(answers: list[tuple[float, dict[str, Any]]], device: int = 0) -> lis
         (BUSY + "process = 4194304 400 compute\n", len(FAST)),  # not in /proc
         (BUSY + "temperature = 500\n", len(FAST)),  # cannot be true
         ("fail nvmlDeviceGetDecoderUtilization = 999\n" + BUSY, len(FAST)),
-        ("[device]\nprocess = 4194304 400 compute\n", SHORT),
+        ("[device]\nprocess = 4194304 400 compute\n", len(FAST)),
         ("[device]\nutil_sm = none\n", len(FAST)),
-        ("[device]\npower_mw = none\n", SHORT),
+        ("[device]\npower_mw = none\n", len(FAST)),
+        ("[device]\nevent_reasons = 0x21\n", len(FAST)),
+        ("fail nvmlDeviceGetTemperature = 999\n[device]\n", len(FAST)),
     ],
 )
 def test_within_a_conversation_the_rest_is_asked_again_only_of_what_is_remarkable(
@@ -199,6 +201,21 @@ def test_a_glance_that_fails_becomes_a_full_look_that_tells_why(start: Start) ->
     time.sleep(0.5)
     start.scenario.write(f"fail nvmlDeviceGetPowerUsage = 999\n{BUSY}")  # type: ignore[attr-defined]
     assert fast(hear(process)[1][1])["power_watts"] == {"u": "NVML code 999: Unknown Error"}
+
+
+@pytest.mark.parametrize("text", ["[device]\n", BUSY], ids=["idle", "busy"])
+def test_a_process_that_dies_and_leaves_its_memory_is_seen_at_once(start: Start, text: str) -> None:
+    """Not a byte changes: that is what a ghost is."""
+    victim = subprocess.Popen(["sleep", "100"])
+    process = start(text + f"process = {victim.pid} 400 compute\n")
+    ask(process)
+    say(process, b"sample 3\n")
+    time.sleep(0.5)
+    victim.kill()
+    victim.wait()
+    answers = hear(process)
+    assert lengths(answers) == [len(FAST)] * 3
+    assert [fast(answer)["processes"][0][3] for _, answer in answers] == [True, False, False]
 
 
 def test_xids_that_come_within_a_conversation_are_told_once(start: Start) -> None:
