@@ -18,7 +18,16 @@ from watchdog.masking import mask_command, mask_text
 _MOMENTS, _EVIDENCE_LINES, _TEXT = 120, 40, 2000
 _QUIET = frozenset({"uses_gpu", "gpu_memory", "step_time", "run_beats", "run_weighed", "notifying", "notified"})
 _ACTING = frozenset(
-    {"run_stopping", "signal_sent", "run_killing", "checkpoint_refused", "reclaiming", "prune_planned", "run_launching", "lifted"}
+    {
+        "run_stopping",
+        "signal_sent",
+        "run_killing",
+        "checkpoint_refused",
+        "reclaiming",
+        "prune_planned",
+        "run_launching",
+        "lifted",
+    }
     | {"device_probing", "branched", "budget_reset", "wait_cut"}
 )
 _PROVING = frozenset(
