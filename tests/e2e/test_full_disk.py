@@ -34,9 +34,10 @@ class Disk(places.Disk):
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """Its size may be given as the fixture's parameter."""
     try:
-        made = Disk(tmp_path / "disk", DISK)
+        made = Disk(tmp_path / "disk", getattr(request, "param", DISK))
     except places.PlaceError as why:
         pytest.skip(str(why))
     yield made
