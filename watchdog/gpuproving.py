@@ -87,7 +87,8 @@ class GpuProver:
                 self._grow(devices, facts, until_s=over_s)  # in calm times its last samples come after its end
                 if self._is_awaited(devices, now_s):
                     return
-                self._remember(self._run_id, history, now_s, over=True)
+                if not self._remember(self._run_id, history, now_s, over=True):
+                    return  # `beside` opens nothing until it is
                 self._run_id, self._stays = None, {}
             self._stays |= {device.uuid: _before(device, facts) for device in devices if device.now.at_s >= over_s}
             return
@@ -121,13 +122,16 @@ class GpuProver:
             self._stays[device.uuid] = stay
         self._seen_s = max((min(device.now.at_s, until_s) for device in devices), default=self._seen_s)
 
-    def _remember(self, run_id: str, history: History, now_s: float, *, over: bool) -> None:
+    def _remember(self, run_id: str, history: History, now_s: float, *, over: bool) -> bool:
+        """False: there is news, and it could not be recorded."""
         memory = history.gpu
         known = memory.stays if memory.run_id == run_id else {}
         stays = {uuid: stay for uuid, stay in self._stays.items() if self._is_meant(uuid)}
         news = any(stay != known.get(uuid) if over else stay.is_news(known.get(uuid)) for uuid, stay in stays.items())
-        if not news or now_s < self._not_before_s:
-            return
+        if not news:
+            return True
+        if now_s < self._not_before_s:
+            return False
         added = ", ".join(f"{uuid} {(stay.added_bytes or 0) / 1024**2:.0f} MiB" for uuid, stay in stays.items())
         data = {"run_id": run_id, "devices": stays_record(stays)}
         try:
@@ -135,6 +139,8 @@ class GpuProver:
         except RecordingError as error:
             self._say_trouble(str(error))
             self._not_before_s = now_s + AGAIN_S
+            return False
+        return True
 
     def before(self) -> dict[str, Any]:
         """For the record of a launch: what is in use on the devices of the job now."""

@@ -97,6 +97,12 @@ class HostWatch:
         """What `look` saw last."""
         return self.look() if self._facts is None else self._facts
 
+    def run_is_over(self) -> None:
+        """What was read until now was read beside a run: where its shim was killed, that outlives it."""
+        self.over_s = self._clock.monotonic()
+        self._lookout.ask_room()
+        self._lookout.ask_table()
+
     def judge(self, run: OfRun, root: ProcessId | None) -> bool:
         """Judge the newest facts with what this turn knows of the run, once a second at most. True: it was done."""
         if root is None and self._lookout.root is not None:

@@ -199,6 +199,10 @@ class Lookout:
         for name in ("memory", *(f"disk_{purpose}" for purpose in self._disks)):
             self._runner.soon(name)
 
+    def ask_table(self) -> None:
+        """The processes are read anew at once."""
+        self._runner.soon("processes")
+
     def ask_disks(self) -> None:
         """Files were deleted on purpose: the disks are read at once, and their looks begin anew."""
         for purpose, reader in self._disks.items():

@@ -289,6 +289,7 @@ class Supervisor:
             if seen.request is not None:
                 self._listener.put_back(seen.request)
             self._trouble = seen.trouble
+            self._looked_s = seen.now_s  # what was late before this look is no reason to look again at once
             return False
         self._state = after
         self._due_s, self._looked_s = self._late_from_s(seen), seen.now_s
@@ -511,6 +512,8 @@ class Supervisor:
     def _let_go(self) -> None:
         """The run is proven over and recorded: its descriptors are closed."""
         if self._watch is not None and self._state.run is None:
+            if self._watch.start is None or self._watch.shim() is Shim.LOST:
+                self._host.run_is_over()
             self._watch.close()
             self._cgroups.remove(self._watch.record)
             self._watch = None

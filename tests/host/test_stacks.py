@@ -187,7 +187,8 @@ def test_one_that_waits_in_the_kernel_is_neither_asked_nor_waited_for(tmp_path: 
 
 def test_another_program_that_catches_it_is_asked_only_if_it_beats(tmp_path: Path, start: Start) -> None:
     """A shell with a trap of its own: not Python, so nobody knows what its handler does."""
-    shell = start("/bin/sh", "-c", "trap 'echo trapped' USR2; echo ready; while :; do /bin/sleep 0.05; done")
+    # It waits with its own `wait`: while it starts a program it is in vfork, where nobody is asked.
+    shell = start("/bin/sh", "-c", "trap 'echo trapped' USR2; sleep 100 & echo ready; while :; do wait; done")
     _, text = kept(tmp_path, shell)
     assert "SIGUSR2" not in text
     assert "trapped" not in (tmp_path / "output.log").read_text()

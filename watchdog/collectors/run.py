@@ -27,7 +27,7 @@ from watchdog.collectors.processes import (
     read_process,
     tracer_of,
 )
-from watchdog.collectors.runcgroup import pids_in
+from watchdog.collectors.runcgroup import is_there, pids_in
 from watchdog.core.identity import Orphans, Process, ProcessId, descendants, orphans_of
 from watchdog.core.runrecord import RunRecord
 from watchdog.core.seen import Shim
@@ -256,7 +256,8 @@ class RunWatch:
     def orphans(self, run_lock: Path) -> Orphans:
         """What is left after the shim was killed."""
         table = living_table()
-        grouped = self.pids_in_cgroup() or frozenset()
+        seen_in_it = self.pids_in_cgroup()
+        grouped = seen_in_it or frozenset()
         by_pid = {process.id.pid for process in table}
         # Who came after the table was read.
         late = (read_process(pid) for pid in grouped - by_pid if pid != 0)
@@ -281,6 +282,11 @@ class RunWatch:
             in_cgroup=grouped,
         )
         found = self._with_the_unseen(found, grouped - {process.id.pid for process in table})
+        if seen_in_it is None and self.record.cgroup is not None and is_there(self.record.cgroup, self.record.run_id):
+            # It exists and cannot be read whole: somebody may be in it, and unknown is not gone.
+            nobody = ProcessId(0, self.record.started_ticks)
+            somebody = Process(id=nobody, ppid=0, session=0, state="?", command="somebody in its cgroup, not readable")
+            found = dataclasses.replace(found, unclear=(*found.unclear, somebody))
         for process in table:  # zombies that came to us because we are their subreaper
             if process.ppid == me and not process.living and process.id.pid not in own and self._ours_come_to_us:
                 with contextlib.suppress(ChildProcessError):

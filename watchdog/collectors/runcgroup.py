@@ -91,6 +91,15 @@ def pids_in(group: RunCgroup, run_id: str, roots: Roots | None = None) -> frozen
         os.close(fd)
 
 
+def is_there(group: RunCgroup, run_id: str, roots: Roots | None = None) -> bool:
+    """Whether the recorded directory, proven to be it, still exists."""
+    fd = open_proven(group, run_id, roots or Roots())
+    if fd is None:
+        return False
+    os.close(fd)
+    return True
+
+
 def pids_by_name(run_id: str, roots: Roots | None = None) -> frozenset[int]:
     """Who is in the cgroup of a run whose record is lost, where it lies below our own; nobody where there is none."""
     try:
@@ -103,7 +112,7 @@ def pids_by_name(run_id: str, roots: Roots | None = None) -> frozenset[int]:
 
 def _pids_below(top: str) -> frozenset[int] | None:
     found: set[int] = set()
-    for number, (folder, _, _) in enumerate(os.walk(top)):
+    for number, (folder, _, _) in enumerate(os.walk(top, onerror=_unless_gone)):
         if number == _MOST_FOLDERS:
             return None
         try:
@@ -114,6 +123,12 @@ def _pids_below(top: str) -> frozenset[int] | None:
             if not gone and error.errno != errno.EOPNOTSUPP:
                 raise
     return frozenset(found)
+
+
+def _unless_gone(error: OSError) -> None:
+    """A directory that cannot be listed may hold anybody; one that was removed holds nobody."""
+    if error.errno not in (errno.ENOENT, errno.ENODEV):
+        raise error
 
 
 def _read(path: str) -> str:

@@ -119,6 +119,11 @@ def postpone(run: RunState, seen: Seen, policy: Policy) -> RunState:
     return dataclasses.replace(run, stop=dataclasses.replace(run.stop, kill_from_s=kill_from, give_up_s=give_up))
 
 
+def asked_words(what: str, run: RunState) -> str:
+    """Why a run ends that a person asked to end."""
+    return f"asked to {what}: it saves and exits" if run.level == 2 else f"asked to {what}"
+
+
 def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     run = state.run
     assert run is not None
@@ -137,7 +142,7 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     wrong = wrong_restore(run, seen, beat)
     if wrong is not None and stop.cause not in REFUSED:
         return to_stop(state, seen, policy, *wrong, kill_now=True)
-    if seen.request is Request.STOP and seen.now_s < stop.kill_from_s:
+    if seen.request is Request.STOP and (stop.held is not None or seen.now_s < stop.kill_from_s):
         stop = dataclasses.replace(stop, kill_from_s=seen.now_s, give_up_s=seen.now_s + policy.kill_wait_s)
         words = "asked to stop without saving"
         stop = dataclasses.replace(stop, cause=Cause.STOPPED, reason=words, killing=True, held=None)
@@ -155,6 +160,11 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         )
         return dataclasses.replace(state, run=run), Plan(rule="stop at once", records=(record,), actions=(Kill(),))
     if stop.held is not None:
+        # Its last look may find a new beat and let the run go on: what a person asked for must not depend on that.
+        if seen.request is Request.DRAIN:
+            return to_stop(state, seen, policy, Cause.DRAINED, asked_words("stop", run), beat=beat)
+        if seen.request is Request.RELAUNCH:
+            return to_stop(state, seen, policy, Cause.STOPPED, asked_words("relaunch", run), beat=beat)
         if not seen.stacks_over and not seen.gap and seen.now_s < stop.held_until_s:
             return state, Plan(rule="keeping its stacks")
         kill_from = seen.now_s + policy.grace_for(stop.cause)  # the grace begins with the TERM

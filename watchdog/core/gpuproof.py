@@ -151,12 +151,15 @@ def _given_back(device: DeviceNow, used: int, stay: Stay, *, waited_s: float) ->
     added = stay.added_bytes
     if stay.before_bytes is None or added is None:
         return "", "how much was in use before the last run is not known"
-    if added < NOISE_BYTES:
-        return "", ""
     told = device.others_bytes is not None and stay.others_bytes is not None
     kept = used - stay.before_bytes
     if told:  # what others took or gave back meanwhile is theirs
         kept -= (device.others_bytes or 0) - (stay.others_bytes or 0)
+    if added < NOISE_BYTES:
+        if kept <= NOISE_BYTES:
+            return "", ""
+        # It may have taken it while nobody looked: a supervisor that was away, a ledger that took no record.
+        return "", f"{gib(kept)} GiB more are in use than before the run, which was not seen to take any"
     kept = min(max(0, kept), added)
     back = f"{100 - round(100 * kept / added)} % of the {gib(added)} GiB given back"
     if kept <= max(NOISE_BYTES, (1 - GIVEN_BACK) * added):

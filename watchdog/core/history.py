@@ -290,6 +290,11 @@ def _after(history: History, event: Event) -> History:
             changes["stopping"] = data
         case "run_goes_on":
             changes["stopping"] = None
+        case "signal_sent" | "run_killing":
+            # A stop that has done something to the run is no matter of opinion any more, whatever beats come after.
+            if history.stopping is not None and (event.kind == "run_killing" or "pid" in data):
+                killing = {"kill_now": True} if event.kind == "run_killing" else {}
+                changes["stopping"] = {**history.stopping, "sent": True, **killing}
         case "run_weighed":
             cause = str(data["cause"])
             changes |= {

@@ -99,8 +99,9 @@ def restore(
         return dataclasses.replace(state, phase=Phase.HOLD, hold=history.hold)
     if run is not None:
         stopping = history.stopping
-        stalled = stopping is not None and stopping.get("cause") == Cause.STALLED.value
-        # A stall is judged anew: the run may beat again, and the look before the stop was the dead supervisor's.
+        stalled = stopping is not None and stopping.get("cause") == Cause.STALLED.value and not stopping.get("sent")
+        # A stall on which nothing was done yet is judged anew: the run may beat again, and the look before the stop was
+        # the dead supervisor's. One that was asked to end may end by itself, and that is no success.
         if stopping is not None and stopping.get("run_id") == run.run_id and not stalled:
             run = dataclasses.replace(run, stop=stop_from(stopping, now_s, policy))
             return dataclasses.replace(state, phase=Phase.STOPPING, run=run)

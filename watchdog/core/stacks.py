@@ -27,8 +27,9 @@ _STATES = {
     "t": "is held by a debugger",
 }
 _CANNOT_GO_ON = "DTt"
+_LONGEST = 2000  # characters of a line that may be of a stack; the patterns take their time over longer ones
 # faulthandler: `Current thread 0x00007f36dfc3db80 (most recent call first):`; since 3.14 with a name in brackets.
-_HEADER = re.compile(r"(?:(Current thread|Thread) 0x[0-9a-fA-F]+.*|(Stack)) \(most recent call first\):\s*")
+_HEADER = re.compile(r"(?:(Current thread|Thread) 0x[0-9a-fA-F]{1,16}\b.*|(Stack)) \(most recent call first\):\s*")
 _FRAME = re.compile(r'  (?:File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)|<[^>]+>|\.\.\.)\s*')
 # py-spy dump: `Thread 26407 (idle): "MainThread"`, then four spaces and `wait (threading.py:327)`.
 _SPY_HEADER = re.compile(r'Thread .+ \(.+\)(?:: "(?P<thread>.*)")?\s*')
@@ -94,13 +95,15 @@ class Stacks:
 
 def faulthandler_lines(text: str) -> tuple[str, ...]:
     """The headers and frames that faulthandler wrote into `text`, and nothing else of it."""
-    found = [line for line in text.splitlines() if _HEADER.fullmatch(line) or _FRAME.fullmatch(line)]
+    lines = (line for line in text.splitlines() if len(line) <= _LONGEST)
+    found = [line for line in lines if _HEADER.fullmatch(line) or _FRAME.fullmatch(line)]
     return tuple(map(_shown, found)) if any(map(_HEADER.fullmatch, found)) else ()
 
 
 def py_spy_lines(text: str) -> tuple[str, ...]:
     """The same of `py-spy dump`; its first line, which holds the command's arguments, is left out."""
-    found = [line for line in text.splitlines() if _SPY_HEADER.fullmatch(line) or _SPY_FRAME.fullmatch(line)]
+    lines = (line for line in text.splitlines() if len(line) <= _LONGEST)
+    found = [line for line in lines if _SPY_HEADER.fullmatch(line) or _SPY_FRAME.fullmatch(line)]
     return tuple(map(_shown, found)) if any(map(_SPY_HEADER.fullmatch, found)) else ()
 
 

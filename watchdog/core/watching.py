@@ -11,7 +11,7 @@ import math
 from watchdog.core.acknowledging import acknowledged, wrong_restore
 from watchdog.core.causes import Cause
 from watchdog.core.deadlines import SETTLED_STEPS, doubt, is_past
-from watchdog.core.ending import over, to_stop
+from watchdog.core.ending import asked_words, over, to_stop
 from watchdog.core.facts import Absent, Known
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
 from watchdog.core.state import Plan, Policy, Record, RunState, State
@@ -40,11 +40,11 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         cause, words = wrong
         return to_stop(state, seen, policy, cause, words, kill_now=True)
     if seen.request is Request.DRAIN:
-        return to_stop(state, seen, policy, Cause.DRAINED, _asked("stop", run), beat=beat)
+        return to_stop(state, seen, policy, Cause.DRAINED, asked_words("stop", run), beat=beat)
     if seen.request is Request.STOP:
         return to_stop(state, seen, policy, Cause.STOPPED, "asked to stop without saving", kill_now=True)
     if seen.request is Request.RELAUNCH:
-        return to_stop(state, seen, policy, Cause.STOPPED, _asked("relaunch", run), beat=beat)
+        return to_stop(state, seen, policy, Cause.STOPPED, asked_words("relaunch", run), beat=beat)
     said = acknowledged(state, run, seen)
     if said is not None:
         return said
@@ -65,10 +65,6 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         record = Record("run_beats", f"run {run.number} beats", {"run_id": run.run_id})
         plan = dataclasses.replace(plan, records=(record, *plan.records))
     return state, plan
-
-
-def _asked(what: str, run: RunState) -> str:
-    return f"asked to {what}: it saves and exits" if run.level == 2 else f"asked to {what}"
 
 
 def beat_deadline(run: RunState, beat: BeatSeen | None, policy: Policy) -> tuple[float, float]:

@@ -112,7 +112,7 @@ class LockHolder:
 
     _BODY = (
         "import fcntl, os, signal, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_SH); "
-        "print('held', flush=True); os.kill(os.getpid(), signal.SIGSTOP); signal.pause()"
+        "print('held', flush=True); signal.raise_signal(signal.SIGSTOP); signal.pause()"
     )
 
     def __init__(self, python: str, lock: Path) -> None:

@@ -57,6 +57,15 @@ def proof(device: DeviceNow, memory: GpuMemory | None = None, *, waited_s: float
     return prove(device, memory or knows(), run_id="1-a", over_s=OVER_S, now_s=OVER_S + waited_s, **how)
 
 
+def test_what_nobody_saw_the_run_take_is_measured_all_the_same() -> None:
+    """A supervisor that was away, or a ledger that took no record: nine GiB more than before are not nothing."""
+    unseen = dataclasses.replace(LEFT, peak_bytes=BASE)
+    found = proof(now(BASE + 9 * GIB), knows(unseen, need=0))
+    assert not found.open
+    assert found.wants_probe
+    assert proof(now(BASE + 10 * MIB), knows(unseen, need=0)).open
+
+
 def test_what_came_back_and_is_enough_is_open_with_its_figures() -> None:
     found = proof(now())
     assert found.open

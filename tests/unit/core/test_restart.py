@@ -365,6 +365,38 @@ def test_a_stalled_run_without_any_beat_is_stopped_after_a_restart_too() -> None
     assert isinstance(plan.actions[0], KeepStacks)
 
 
+@pytest.mark.parametrize(
+    ("done", "phase"),
+    [
+        ((), Phase.RUNNING),
+        ((Record("signal_sent", "TERM was not sent: nobody is proven to be the one to get it"),), Phase.RUNNING),
+        ((Record("signal_sent", "TERM to pid 501: delivered", {"pid": 501}),), Phase.STOPPING),
+        ((Record("run_killing", "KILL to 501 python", {"pids": [501]}),), Phase.STOPPING),
+        (
+            (
+                Record("signal_sent", "TERM to pid 501: delivered", {"pid": 501}),
+                Record("run_goes_on", "at the last look before the stop its beat was another: nothing was done"),
+            ),
+            Phase.RUNNING,
+        ),
+    ],
+    ids=["nothing done", "nobody asked", "asked", "killed", "goes on"],
+)
+def test_a_stall_on_which_something_was_done_is_no_matter_of_opinion(done: tuple[Record, ...], phase: Phase) -> None:
+    """The run may end by itself with 0 for that TERM: it must not count as finished, nor get a whole deadline anew."""
+    past = after_runs(0)
+    data = {"run_id": "1-a", "cause": "stalled", "reason": "no beat", "kill_now": False, "hold_after": False}
+    past.add(Record("run_stopping", "run 1: no beat", data), *done)
+    state = past.restored(100.0)
+    assert state.phase is phase
+    if phase is Phase.STOPPING:
+        assert state.run is not None
+        assert state.run.stop is not None
+        assert state.run.stop.kill_from_s == (100.0 if done[-1].kind == "run_killing" else 100.0 + POLICY.grace_s)
+        state, plan = decide(state, Seen(now_s=101.0, shim=Shim.ENDED, end=EXIT_0), POLICY)
+        assert plan.records[-1].data["cause"] == "stalled"
+
+
 # --- what a run has proven is remembered ------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "ack",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.unit.core.ledgers import HandLedger
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.incidents import incidents
@@ -154,3 +156,12 @@ def test_a_forged_record_of_it_breaks_nothing() -> None:
     ledger.at(81).write("stacks_kept", place=[1, {}], frames=7, path={"a": 1}, number=[])
     ledger.at(82).write("stacks_kept")
     assert len(incidents(ledger.events)) == 1
+
+
+def test_a_line_of_the_output_that_is_no_stack_takes_no_time() -> None:
+    """Patterns over a line of a hundred thousand digits would hold the interpreter for minutes."""
+    long = "Thread 0x" + "a" * 100_000
+    began_s = time.process_time()
+    assert faulthandler_lines(f"{long}\n{'Thread ' + '(' * 100_000}\n") == ()
+    assert py_spy_lines(f"{long}\n{'Thread ' + '(' * 100_000}\n") == ()
+    assert time.process_time() - began_s < 0.5

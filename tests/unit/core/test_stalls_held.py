@@ -88,3 +88,21 @@ def test_no_other_stop_waits() -> None:
     state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run())
     plan: Plan = decide(state, alive(1.0, request=Request.DRAIN), POLICY)[1]
     assert plan.actions == (Terminate(BEATER),)
+
+
+@pytest.mark.parametrize("asked", [Request.DRAIN, Request.RELAUNCH])
+def test_what_a_person_asks_for_meanwhile_does_not_depend_on_the_last_look(asked: Request) -> None:
+    """That one may find a new beat and let the run go on, which would have forgotten the request."""
+    state, plan = decide(stalled(), alive(61.1, request=asked), POLICY)
+    assert [record.kind for record in plan.records] == ["run_stopping"]
+    assert plan.actions == (Terminate(BEATER),)
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert state.run.stop.held is None
+    assert lived(state, alive(61.2, stacks_over=True), alive(61.9))[1] == []
+
+
+def test_stop_at_once_waits_for_no_stacks_however_short_the_grace() -> None:
+    state, done = lived(stalled(), alive(62.3, request=Request.STOP))
+    assert done == [Kill()]
+    assert state.run is not None
