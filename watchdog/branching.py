@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog.checkpoints.verifier import Found, Knowledge, Verifier
-from watchdog.core.branching import GoBack, branched, refusal_of, unverified
+from watchdog.core.branching import NO_REASON, GoBack, branched, refusal_of, said_by, unverified
 from watchdog.core.choice import Known
 from watchdog.core.seen import Request
 from watchdog.core.state import Record
@@ -90,11 +90,9 @@ def wish_from(message: Mapping[str, Any]) -> GoBack | None:
         return None
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**63:
         raise ValueError(f"from is {str(step)[:100]!r}, not the number of a step")
-    texts = {name: str(message.get(name) or "")[:300] for name in ("by", "why")}
-    shown = {name: "".join(each if each.isprintable() else "?" for each in text) for name, text in texts.items()}
     return GoBack(
         step=step,
-        by=shown["by"] or "somebody",
-        why=shown["why"] or "no reason was given",
+        by=said_by(message.get("by"), "somebody"),
+        why=said_by(message.get("why"), NO_REASON),
         afresh=message.get("force") is True,
     )

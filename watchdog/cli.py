@@ -35,11 +35,13 @@ _RECLAIM_CODES = (
     "this user is not permitted, 4 another reclaim is at work."
 )
 _PRUNE_CODES = (
-    "Exit codes: 0 done or nothing to do, 1 something was not deleted, 2 usage, 4 a supervisor or a run has the job."
+    "Exit codes: 0 done or nothing to do, 1 something was not deleted or no checkpoint is there, 2 usage, "
+    "4 a supervisor or a run has the job."
 )
 _RELAUNCH_CODES = (
     "Exit codes: 0 it has restored its checkpoint (dry run: it would be launched), 1 not within --wait, or nobody to "
-    "ask, 2 command line, or no such verified step, 3 hold (dry run: it would not be launched), 4 held, 5 stopped."
+    "ask, 2 command line, or no such verified step in the folder, 3 hold, finished, or a step that cannot be verified "
+    "now (dry run: it would not be launched), 4 held, 5 stopped."
 )
 _EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
 
@@ -168,8 +170,12 @@ def relaunch(
     from watchdog.relaunching import relaunch as go
     from watchdog.render_relaunch import plan_lines, plan_record
 
-    if (as_json and not dry_run) or (why and step is None) or not math.isfinite(wait):
-        raise SettingsError("--json goes with --dry-run, --why with --from, and --wait is a number of seconds")
+    if as_json and not dry_run:
+        raise SettingsError("--json: it is the plan of a dry run; add --dry-run")
+    if why and step is None:
+        raise SettingsError(f"--why {why[:100]!r}: it is the reason to go back, and goes with --from STEP")
+    if not math.isfinite(wait):
+        raise SettingsError(f"--wait {wait}: must be a number of seconds")
     settings = _existing(config, job, acts=True)
     wish = Wish(step=step, afresh=force)
     if not dry_run:
@@ -336,11 +342,14 @@ def incidents(
     settings = _existing(config, job)
     found = chosen_incidents(folders_of(settings), what, number)
     if as_json:
-        print("\n".join(json.dumps(render_incidents.record(each), allow_nan=False) for each in found))
+        for each in found:  # a line each: none of them where there is none
+            print(json.dumps(render_incidents.record(each), allow_nan=False))
     elif what == "list":
         print("\n".join(render_incidents.listing(found, job_options(settings))))
-    else:
+    elif found:
         print("\n\n".join("\n".join(render_incidents.report(each)) for each in found))
+    else:
+        print("\n".join(render_incidents.listing(found, job_options(settings))))
 
 
 @app.command(epilog="Exit codes: 0 each ended as it should, 1 one did not or none could be made, 2 no such drill.")

@@ -4,6 +4,7 @@
     ├── SettingsError         (2)  configuration, command line, environment override
     ├── StateError            (2)  state folder, ledger or lock path that cannot be used
     │   └── LockPathError     (2)  a lock path without true flock
+    ├── NotBackError          (3)  a verified step that cannot be verified now: nobody goes back to it
     ├── HeldError             (4)  somebody else supervises this job, or a run of it is alive
     ├── RecordingError        (1)  what could not be recorded is not done
     ├── ControlError          (1)  the control socket: no supervisor, no answer, not ours
@@ -47,6 +48,12 @@ class StateError(WatchdogError):
 
 class LockPathError(StateError):
     """A lock path on a file system without true flock."""
+
+
+class NotBackError(WatchdogError):
+    """The step was verified once and cannot be verified now: as in a supervisor, a person must look."""
+
+    exit_code = EXIT_HOLD
 
 
 class HeldError(WatchdogError):

@@ -3,7 +3,9 @@
 Responsible for the plan as a person reads it, for doing it with the supervisor lock in hand and the ledger open, and
 for naming what else takes space and is left alone. Refuses to delete while somebody supervises the job or a run of it
 is alive: then the plan is shown, and the supervisor goes by `[retention]` itself.
-Exit codes: 0 done, or nothing to do; 1 something could not be deleted; 2 usage; 4 a supervisor or a run has the job.
+Where the job never ran, or none of its checkpoints is to be seen, nothing is made: no lock, no ledger, no folder.
+Exit codes: 0 done, or nothing to do; 1 something could not be deleted (then nothing more is), or none of the verified
+checkpoints lies there; 2 usage; 4 a supervisor or a run has the job.
 """
 
 from __future__ import annotations
@@ -12,24 +14,24 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from watchdog.actuators.prune import HIDDEN, TORN, PrunableFolder
+from watchdog.actuators.prune import TORN, PrunableFolder
 from watchdog.checkpoints.catalogue import ARCHIVE_FOLDER, find_candidates
 from watchdog.checks.figures import size
 from watchdog.clock import SystemClock
 from watchdog.contract import MANIFEST_SUFFIX
-from watchdog.core.history import History, fold
-from watchdog.core.retention import Plan, Reason, Standing
+from watchdog.core.history import Event, History, fold
+from watchdog.core.retention import HIDDEN, Plan, Reason, Standing
 from watchdog.core.state import Record
 from watchdog.errors import EXIT_FAILURE, EXIT_HELD, EXIT_OK, CheckpointError, HeldError, StateError
 from watchdog.folders import JobFolders
 from watchdog.ledger import Ledger, read_events
 from watchdog.opening import host_or_error, open_ledger, read_run_record, run_lock_is_free, take
 from watchdog.places import folders_of, job_options
-from watchdog.retaining import planned, planned_record, pruned_record, rules_of, what
+from watchdog.retaining import planned, planned_record, pruned_record, rules_of, standing_by, what
 from watchdog.settings import Settings
 
 _OURS = re.compile(r".+\.tmp")
@@ -54,6 +56,11 @@ class _Done:
 def prune_by_hand(settings: Settings, *, dry_run: bool, argv: list[str]) -> Report:
     """Raises StateError, RecordingError, CheckpointError."""
     folders, clock = folders_of(settings), SystemClock()
+    if not folders.ledger.exists():
+        return _nothing(f"job {settings.job.name} has no ledger in {folders.state}: it never ran", EXIT_OK, dry_run)
+    if lost := _lost(folders):
+        words = f"{lost} verified checkpoints of the ledger are not in {folders.checkpoints}: is its disk mounted?"
+        return _nothing(words, EXIT_FAILURE, dry_run)
     folder = PrunableFolder(folders.checkpoints, clock)
     if dry_run:
         events, _ = read_events(folders.ledger)
@@ -67,6 +74,35 @@ def prune_by_hand(settings: Settings, *, dry_run: bool, argv: list[str]) -> Repo
         events, _ = read_events(folders.ledger)
         return _told(settings, folders, _plan(settings, folders, folder, fold(events)), (), str(error), EXIT_HELD)
     return _told(settings, folders, found, done, "")
+
+
+def _lost(folders: JobFolders) -> int:
+    """How many checkpoints should lie there where not one does; 0 where any is seen. Raises StateError."""
+    try:
+        if find_candidates(folders.checkpoints):
+            return 0
+    except OSError as error:
+        raise StateError(f"the checkpoints in {folders.checkpoints} cannot be looked at: {error.strerror}") from error
+    events, _ = read_events(folders.ledger)
+    return len({each.digest for each in fold(events).known} - _gone(events))
+
+
+def _gone(events: Iterable[Event]) -> set[str]:
+    """Digests of those that were deleted by us."""
+    planned_digest, gone = {}, set()
+    for event in events:
+        name = str(event.data.get("name")).removeprefix(HIDDEN)
+        if event.kind == "prune_planned" and event.data.get("digest"):
+            planned_digest[name] = str(event.data["digest"])
+        elif event.kind == "pruned" and event.data.get("freed_bytes") is not None and name in planned_digest:
+            gone.add(planned_digest[name])
+    return gone
+
+
+def _nothing(words: str, code: int, dry_run: bool) -> Report:
+    record: dict[str, Any] = {"dry_run": dry_run, "not_done": words, "exit_code": code, "why_not": words}
+    record |= {"kept": [], "deletions": [], "deleted": [], "freed_bytes": 0, "left": []}
+    return Report(exit_code=code, lines=(f"nothing   {words}",), record=record)
 
 
 @contextlib.contextmanager
@@ -89,7 +125,7 @@ def _standing(folders: JobFolders, history: History) -> Standing:
     in_use = set()
     if record is not None and record.expectation.step is not None and record.expectation.digest is not None:
         in_use.add((record.expectation.step, record.expectation.digest))
-    return Standing(known=history.known, refused_runs=history.refused_runs, in_use=frozenset(in_use), line=history.line)
+    return standing_by(history, frozenset(in_use))
 
 
 def _plan(settings: Settings, folders: JobFolders, folder: PrunableFolder, history: History) -> Plan:
@@ -102,16 +138,15 @@ def _plan(settings: Settings, folders: JobFolders, folder: PrunableFolder, histo
 def _pruned(
     settings: Settings, folders: JobFolders, folder: PrunableFolder, ledger: Ledger, history: History
 ) -> tuple[Plan, tuple[_Done, ...]]:
-    """Look, record, delete one, record, and look again. What failed is not tried twice."""
+    """Look, record, delete one, record, and look again; until nothing may go, or one did not."""
     first: Plan | None = None
     done: list[_Done] = []
     while True:
         found = _plan(settings, folders, folder, history)
         first = first or found
-        tried = {each.reason.held.name for each in done}
-        reason = next((each for each in found.deletions if each.held.name not in tried), None)
-        if reason is None:
+        if not found.deletions or (done and done[-1].problem):
             return first, tuple(done)
+        reason = found.deletions[0]
         _record(ledger, planned_record(reason, 0))
         try:
             one = _Done(reason, folder.delete(reason.held))
@@ -137,8 +172,11 @@ def _told(
     if done:
         for each in done:
             words = f"{what(each.reason)} · {each.problem or each.reason.why}"
-            lines.append(_line("stays" if each.problem else "deleted", each.freed_bytes or 0, words))
-        lines.append(f"freed     {size(freed)}")
+            size_bytes = each.reason.held.size_bytes if each.freed_bytes is None else each.freed_bytes
+            lines.append(_line("failed" if each.problem else "deleted", size_bytes, words))
+        lines.append(f"freed     {size(freed) if freed else 'nothing'}")
+        if failed:
+            lines.append("nothing more is deleted until that is mended; then: watchdog prune" + job_options(settings))
     else:
         lines += [_line("delete", each.held.size_bytes, f"{what(each)} · {each.why}") for each in found.deletions]
         if not found.deletions:

@@ -25,6 +25,7 @@ from watchdog.actuators.reclaim import (
     outcome_words,
 )
 from watchdog.clock import SystemClock
+from watchdog.collectors.memory import memory_total
 from watchdog.collectors.roots import Roots
 from watchdog.core.figures import gib
 from watchdog.core.reclaiming import Goal, Layout, Plan, plan
@@ -36,6 +37,8 @@ from watchdog.opening import host_or_error
 from watchdog.places import folders_of, job_options
 from watchdog.settings import Settings
 from watchdog.units import parse_size
+
+_MIB = 1024**2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +70,9 @@ def reclaim_by_hand(
     """Raises SettingsError, StateError, HeldError, RecordingError."""
     clock, folders = SystemClock(), folders_of(settings)
     target_bytes = target_of(settings, target)
-    reclaimer = Reclaimer(roots or Roots(), clock, sync=(folders.checkpoints, folders.state))
+    roots = roots or Roots()
+    _require_possible(target_bytes, target, roots)
+    reclaimer = Reclaimer(roots, clock, sync=(folders.checkpoints, folders.state))
     lives = RunLives(str(folders.run_lock), clock)
     goal = Goal(target_bytes=target_bytes, free=True, run_lives=lives(), beside_run=beside_run)
     if dry_run:
@@ -77,6 +82,17 @@ def reclaim_by_hand(
         if not plan(layout, goal).steps:
             return _planned(layout, goal, settings, lives.why)
         return _reclaimed(settings, reclaimer, goal, layout, clock, lives)
+
+
+def _require_possible(target_bytes: int, text: str | None, roots: Roots) -> None:
+    """More than the host has never becomes free: the whole page cache would go for nothing. Raises SettingsError."""
+    try:
+        total = memory_total(roots)
+    except (OSError, ValueError) as error:
+        raise StateError(f"memory cannot be read, so nothing is reclaimed: {error}") from error
+    if target_bytes > -(-total // _MIB) * _MIB:  # to the next MiB, as the command for root that is told is rounded
+        asked = f"--target {text}" if text is not None else f"the job's need, {gib(target_bytes)} GiB"
+        raise SettingsError(f"{asked}: this host has {gib(total)} GiB of memory in all; ask for less")
 
 
 def _reclaimed(

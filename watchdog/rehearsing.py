@@ -11,14 +11,14 @@ import time
 
 from watchdog.asking import living_view, status_of
 from watchdog.control import NoSupervisorError, SilentError
-from watchdog.core.branching import unverified
 from watchdog.core.choice import Known
 from watchdog.core.gpuproof import foretold
 from watchdog.core.history import Event, fold
 from watchdog.core.relaunchplan import RelaunchPlan, Told, Wish, in_folder, plan_relaunch
 from watchdog.core.view import GateView, StatusView
-from watchdog.errors import EXIT_FAILURE, EXIT_HELD, EXIT_HOLD, EXIT_OK, EXIT_USAGE, StateError
+from watchdog.errors import EXIT_FAILURE, EXIT_HELD, EXIT_HOLD, EXIT_OK, EXIT_USAGE
 from watchdog.folders import JobFolders
+from watchdog.goingback import claims_in, moment, not_offered
 from watchdog.ledger import read_events
 from watchdog.places import folders_of, require_visible
 from watchdog.settings import Settings
@@ -53,7 +53,12 @@ def dry_run(settings: Settings, wish: Wish) -> DryRun:
     events, _ = read_events(folders.ledger)
     history = fold(events)
     verified_wall_s = _verified_at(events)
-    candidates = in_folder(_claims(folders), verified_wall_s, history.line, wish)
+    there = claims_in(folders)
+    refused = None
+    if wish.step is not None:
+        level, now_wall_s = settings.job.level, view.now_wall_s
+        refused = not_offered(wish.step, events, history.known, there, level=level, now_wall_s=now_wall_s)
+    candidates = in_folder(there, verified_wall_s, history.line, wish)
     plan = plan_relaunch(
         view,
         wish,
@@ -65,8 +70,9 @@ def dry_run(settings: Settings, wish: Wish) -> DryRun:
         ),
         candidates=candidates,
         known=history.known,
+        refused=refused,
         next_number=history.last_number + 1,
-        clock_words={at_s: _moment(at_s, view.now_wall_s) for at_s in verified_wall_s.values()},
+        clock_words={at_s: moment(at_s, view.now_wall_s) for at_s in verified_wall_s.values()},
         devices=foretold(history.gpu, history.last_run_id),
     )
     out_of_reach = view.silence or held
@@ -75,20 +81,9 @@ def dry_run(settings: Settings, wish: Wish) -> DryRun:
     code = EXIT_HOLD if plan.why_not else EXIT_OK
     if out_of_reach:
         code = EXIT_HELD if held else EXIT_FAILURE
-    if wish.step is not None and unverified(wish.step, history.known) is not None:
+    if refused is not None:
         code = EXIT_USAGE
     return DryRun(view=view, wish=wish, plan=plan, exit_code=code)
-
-
-def _claims(folders: JobFolders) -> tuple[Known, ...]:
-    """What the manifests in the folder say that they are; nothing of it is read back. Raises StateError."""
-    from watchdog.checkpoints.catalogue import find_candidates
-
-    try:
-        found = find_candidates(folders.checkpoints)
-    except OSError as error:
-        raise StateError(f"the checkpoints cannot be read: {folders.checkpoints}: {error.strerror}") from error
-    return tuple(each.claims for each in found if each.claims is not None)
 
 
 def _verified_at(events: tuple[Event, ...]) -> dict[Known, float]:
@@ -100,12 +95,6 @@ def _verified_at(events: tuple[Event, ...]) -> dict[Known, float]:
             known = Known(step=int(data["step"]), digest=str(data["digest"]), run_id=data.get("run_id"))
             found[known] = event.wall_s
     return found
-
-
-def _moment(wall_s: float, now_wall_s: float) -> str:
-    """`02:14:07` of today, else with its day."""
-    moment, now = time.localtime(wall_s), time.localtime(now_wall_s)
-    return time.strftime("%H:%M:%S" if moment[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", moment)
 
 
 def _once_gated(folders: JobFolders, view: StatusView) -> StatusView:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,19 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from watchdog.asking import ask, ever_was, how_to_start, living_view, not_done
 from watchdog.control import NoSupervisorError, SilentError
-from watchdog.core.branching import branched, refusal_of, unverified
+from watchdog.core.branching import NO_REASON, branched, refusal_of, said_by
 from watchdog.core.following import End, Following, Told, heard, seen
 from watchdog.core.history import Event, History, fold
-from watchdog.core.relaunchplan import Wish
+from watchdog.core.relaunchplan import FINISHED, Wish
 from watchdog.errors import (
     EXIT_FAILURE,
+    EXIT_HOLD,
     EXIT_OK,
     ControlError,
+    NotBackError,
     SettingsError,
     StateError,
 )
 from watchdog.folders import JobFolders
-from watchdog.ledger import parse_line
+from watchdog.ledger import parse_line, read_events
 from watchdog.places import folders_of, job_options, require_visible
 from watchdog.render import duration
 from watchdog.settings import Settings
@@ -50,6 +53,7 @@ class Asked:
 
     words: str
     by_supervisor: bool
+    code: int = EXIT_OK  # of what was not followed
 
 
 # --- asking -------------------------------------------------------------------------------------------------
@@ -57,6 +61,8 @@ def ask_relaunch(settings: Settings, argv: list[str], wish: Wish, why: str = "")
     """Through the socket, or in the ledger. Raises HeldError, ControlError, StateError, SettingsError."""
     folders = folders_of(settings)
     require_visible(folders)
+    if wish.step is not None:
+        _require_offered(settings, folders, wish.step)
     more: dict[str, Any] = {"force": True} if wish.afresh else {}
     if wish.step is not None:
         more |= {"from": wish.step, "by": _myself(), "why": why}
@@ -65,8 +71,19 @@ def ask_relaunch(settings: Settings, argv: list[str], wish: Wish, why: str = "")
     except SilentError as error:
         raise not_done("relaunch", folders, error) from error
     except NoSupervisorError:
-        return Asked(words=_in_the_ledger(settings, folders, argv, wish, why), by_supervisor=False)
+        return _in_the_ledger(settings, folders, argv, wish, why)
     return Asked(words=_words_of(settings, answer, wish), by_supervisor=True)
+
+
+def _require_offered(settings: Settings, folders: JobFolders, step: int) -> None:
+    """The same no with and without a supervisor, which reads it back all the same. Raises SettingsError, StateError."""
+    from watchdog.goingback import claims_in, not_offered
+
+    events, _ = read_events(folders.ledger)
+    known, there = fold(events).known, claims_in(folders)
+    refused = not_offered(step, events, known, there, level=settings.job.level, now_wall_s=time.time())
+    if refused is not None:
+        raise SettingsError(refused)
 
 
 def _words_of(settings: Settings, answer: dict[str, Any], wish: Wish) -> str:
@@ -93,11 +110,12 @@ def _myself() -> str:
         return f"uid {uid}"
 
 
-def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wish: Wish, why: str) -> str:
+def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wish: Wish, why: str) -> Asked:
     """Nobody supervises: what was asked is put down for who does next."""
     job = f"job {settings.job.name}"
     if not ever_was(folders):
-        return f"{job} never ran, so nothing is held; start it: {how_to_start(settings, ())}"
+        words = f"{job} never ran, so nothing is held; start it: {how_to_start(settings, ())}"
+        return Asked(words=words, by_supervisor=False)
     from watchdog.clock import SystemClock
     from watchdog.opening import host_or_error, open_ledger, take
 
@@ -107,6 +125,8 @@ def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wis
         ledger = open_ledger(folders, clock, host_or_error())
         with contextlib.closing(ledger):
             history = fold(ledger.events)
+            if history.finished is not None and history.hold is None and wish.step is None:
+                return Asked(words=f"{job}: {FINISHED}", by_supervisor=False, code=EXIT_HOLD)
             done = []
             if wish.step is not None:
                 done.append(_go_back(settings, folders, ledger, history, wish.step, why))
@@ -120,19 +140,15 @@ def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wis
             if history.hold is None and history.wait is not None:
                 ledger.record("wait_cut", "what is left of the wait before the next run is cut short by a person")
             said = "; ".join(done) or "no supervisor runs and nothing is held"
-            return f"{job}: {said}; start the supervisor: {how_to_start(settings, ledger.events)}"
+            words = f"{job}: {said}; start the supervisor: {how_to_start(settings, ledger.events)}"
+            return Asked(words=words, by_supervisor=False)
 
 
 def _go_back(settings: Settings, folders: JobFolders, ledger: Ledger, history: History, step: int, why: str) -> str:
-    """As watchdog/branching.py does it in a supervisor: recorded, read back, recorded. Raises SettingsError."""
-    if settings.job.level < 2:
-        raise SettingsError(f"--from {step}: the job is of level {settings.job.level}, which has no checkpoints")
-    refused = unverified(step, history.known)
-    if refused is not None:
-        raise SettingsError(refused)
+    """As watchdog/branching.py does it in a supervisor: recorded, read back, recorded. Raises NotBackError."""
     from watchdog.checkpoints.catalogue import choose, read_lineage
 
-    by, why = _myself(), why or "no reason was given"
+    by, why = said_by(_myself(), "somebody"), said_by(why, NO_REASON)
     ledger.record("branch_asked", f"{by} asks to go back to step {step} ({why})", step=step, by=by, why=why)
     error, choice = None, None
     try:
@@ -149,7 +165,7 @@ def _go_back(settings: Settings, folders: JobFolders, ledger: Ledger, history: H
     if choice is None or choice.chosen is None:
         words = refusal_of(step, choice, error)
         ledger.record("branch_refused", words, step=step)
-        raise SettingsError(words)
+        raise NotBackError(words)
     record = branched(choice.chosen, by=by, why=why)
     ledger.record(record.kind, record.sentence, **record.data)
     return f"the next run goes on from step {step} {choice.chosen.digest[:12]}…"
@@ -240,7 +256,7 @@ def relaunch(
     asked = ask_relaunch(settings, argv, wish, why)
     say(asked.words)
     if not asked.by_supervisor or wait_s is None:
-        return EXIT_OK
+        return asked.code
     try:
         end = follow(settings, tail, lambda told: say(line_of(told)), SystemClock(), wait_s)
     except KeyboardInterrupt:

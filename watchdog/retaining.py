@@ -3,7 +3,8 @@
 Responsible for when a look at the checkpoint folder is due while a run lives, for the order of records and deletions,
 and for a deadline on each part, which runs in a thread of its own.
 Refuses to choose (core/retention.py), to decide when a closed gate is worth a try (core/decide.py), and to begin a
-deletion that could not be recorded, or while checkpoints are being verified.
+deletion that could not be recorded, or while checkpoints are being verified. After one that failed nothing more goes:
+what is in its way is mostly in the way of the next one, too, and a person must mend it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from watchdog.core.choice import Choice
 from watchdog.core.facts import Fact, Known, Unknown
 from watchdog.core.history import History
 from watchdog.core.phase import Phase
-from watchdog.core.retention import Plan, Reason, Rules, Standing, plan
+from watchdog.core.retention import Held, Plan, Reason, Rules, Standing, plan
 from watchdog.core.state import Record, State
 from watchdog.errors import CheckpointError, RecordingError
 from watchdog.settings import Settings
@@ -28,6 +29,7 @@ from watchdog.settings import Settings
 _LOOK_S = 1800.0  # what stays is read back: two checkpoints of 100 GB from a slow disk
 _DELETE_S = 60.0
 _AGAIN_S = 300.0  # a disk fills up as well when no checkpoint comes
+_AFTER_FAILURE_S = 1800.0
 _ONCE = float("inf")
 _NAME = "prune"
 
@@ -54,19 +56,48 @@ def standing_of(history: History, state: State, choice: Choice | None) -> Standi
         in_use.add((state.run.expectation.step, state.run.expectation.digest))
     if choice is not None and choice.chosen is not None:
         in_use.add((choice.chosen.step, choice.chosen.digest))
-    return Standing(known=history.known, refused_runs=history.refused_runs, in_use=frozenset(in_use), line=history.line)
+    return standing_by(history, frozenset(in_use))
+
+
+def standing_by(history: History, in_use: frozenset[tuple[int, str]]) -> Standing:
+    return Standing(
+        known=history.known,
+        refused_runs=history.refused_runs,
+        line=history.line,
+        in_use=in_use,
+        deleting=frozenset(history.deleting.items()),
+        moved=history.moved,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Proven:
+    """A finished look: what lies there, with what must stay read back. `free_bytes` None: the disk does not count."""
+
+    held: tuple[Held, ...]
+    free_bytes: int | None
+    at_gate: bool = False
+
+    def plan(self, standing: Standing, rules: Rules) -> Plan:
+        """By what is known now, which may be more than when the look was begun."""
+        return plan(self.held, standing, rules, free_bytes=self.free_bytes, at_gate=self.at_gate)
+
+
+def looked_at(
+    folder: PrunableFolder, standing: Standing, rules: Rules, *, only_if_needed: bool, at_gate: bool = False
+) -> Proven:
+    """Look, and read back what must stay before anything goes. Raises OSError, CheckpointError."""
+    looked = folder.look()
+    found = Proven(held=looked.held, free_bytes=looked.free_bytes if only_if_needed else None, at_gate=at_gate)
+    while unproven := found.plan(standing, rules).unproven:
+        proven = {each.name: folder.prove(each) for each in unproven}
+        found = dataclasses.replace(found, held=tuple(proven.get(each.name, each) for each in found.held))
+    return found
 
 
 def planned(folder: PrunableFolder, standing: Standing, rules: Rules, *, only_if_needed: bool) -> Plan:
-    """Look, and read back what must stay before anything goes. Raises OSError, CheckpointError."""
-    looked = folder.look()
-    held, free_bytes = list(looked.held), looked.free_bytes if only_if_needed else None
-    while True:
-        found = plan(held, standing, rules, free_bytes=free_bytes)
-        if not found.unproven:
-            return found
-        proven = {each.name: folder.prove(each) for each in found.unproven}
-        held = [proven.get(each.name, each) for each in held]
+    """Raises OSError, CheckpointError."""
+    return looked_at(folder, standing, rules, only_if_needed=only_if_needed).plan(standing, rules)
 
 
 def what(reason: Reason) -> str:
@@ -94,7 +125,8 @@ def pruned_record(reason: Reason, freed_bytes: int | None, why: str = "") -> Rec
     """`freed_bytes` None: it was not deleted, or nobody knows, and `why` says it."""
     words = f"{what(reason)} was not deleted: {why}" if freed_bytes is None else f"{what(reason)} deleted"
     if freed_bytes is not None:
-        words += f": {size(freed_bytes)} given back ({reason.why})"
+        given = f"{size(freed_bytes)} given back" if freed_bytes else "nothing given back, another name holds its bytes"
+        words += f": {given} ({reason.why})"
     held = reason.held
     data: dict[str, Any] = {"name": held.name, "step": held.step if held.step >= 0 else None}
     return Record("pruned", words, {**data, "freed_bytes": freed_bytes, "problem": why or None})
@@ -132,7 +164,7 @@ class Pruner:
         self._at_gates = False
         self._newest: object = None  # that was verified when the last look beside a run was begun
         self._looked_s = float("-inf")
-        self._failed: set[str] = set()  # not tried again beside the run
+        self._not_before_s = float("-inf")  # after a deletion that failed
         self._waits = False
         self.freed_bytes = 0  # in this pass
         self.over = False
@@ -147,7 +179,6 @@ class Pruner:
         """A try, since the gate of a disk is closed: as much as the disk lacks."""
         self.forget()
         self._at_gates = True
-        self._failed.clear()
         self.freed_bytes = 0
 
     def forget(self) -> None:
@@ -186,12 +217,14 @@ class Pruner:
         return state.phase is Phase.RUNNING and state.run is not None and state.run.acknowledged
 
     def _due(self, history: History) -> bool:
-        return history.newest != self._newest or self._clock.monotonic() - self._looked_s >= _AGAIN_S
+        now_s = self._clock.monotonic()
+        return now_s >= self._not_before_s and (history.newest != self._newest or now_s - self._looked_s >= _AGAIN_S)
 
     # --- its parts ------------------------------------------------------------------------------------------
     def _look_at(self, standing: Standing) -> None:
-        only_if_needed = self._trying or self._when == "needed"
-        self._start(standing, lambda: planned(self._folder, standing, self._rules, only_if_needed=only_if_needed))
+        at_gate, folder, rules = self._trying, self._folder, self._rules
+        needed = at_gate or self._when == "needed"
+        self._start(standing, lambda: looked_at(folder, standing, rules, only_if_needed=needed, at_gate=at_gate))
 
     def _start(self, standing: Standing, function: Callable[[], Any], reason: Reason | None = None) -> None:
         def told() -> Fact[Any]:
@@ -221,29 +254,40 @@ class Pruner:
             return
         if not self._may_delete(state):
             self._end("")
-        elif part.reason is not None or standing != part.standing:
+        elif part.reason is not None:
             self._look_at(standing)
         elif isinstance(polled.fact, Known):
-            self._delete_next(polled.fact.value, standing)
+            # By what the ledger knows by now. What was saved meanwhile was not seen: it neither goes nor counts as one
+            # that stays, so a folder in which saves are quicker than a look is pruned as well.
+            found = polled.fact.value.plan(standing, self._rules)
+            if found.unproven:
+                self._look_at(standing)  # others than those that were read back are the newest two now
+            else:
+                self._delete_next(found, standing)
         else:
             self._end(f"nothing is deleted: {polled.fact.why}", trouble=True)
 
     def _delete_next(self, found: Plan, standing: Standing) -> None:
-        reason = next((each for each in found.deletions if each.held.name not in self._failed), None)
+        reason = found.deletions[0] if found.deletions else None
         if reason is None:
-            freed = f"{size(self.freed_bytes)} came back from pruning checkpoints" if self.freed_bytes else ""
-            failed = f"{len(self._failed)} could not be deleted" if self._failed else ""
-            self._end("; ".join(filter(None, (freed, failed, found.why_not if found.lacking_bytes else ""))))
+            self._end("; ".join(filter(None, (self._came(), found.why_not if found.lacking_bytes else ""))))
         elif self._recorded(planned_record(reason, found.lacking_bytes)):
             self._start(standing, lambda: self._folder.delete(reason.held), reason)
+
+    def _came(self) -> str:
+        return f"{size(self.freed_bytes)} came back from pruning checkpoints" if self.freed_bytes else ""
 
     def _deleted(self, reason: Reason, fact: Fact[int]) -> bool:
         """True when the pass may go on."""
         if isinstance(fact, Known):
             self.freed_bytes += fact.value
             return self._recorded(pruned_record(reason, fact.value))
-        self._failed.add(reason.held.name)
-        return self._recorded(pruned_record(reason, None, fact.why))
+        self._not_before_s = self._clock.monotonic() + _AFTER_FAILURE_S
+        failed = pruned_record(reason, None, fact.why)
+        if self._recorded(failed):
+            words = f"{failed.sentence}; nothing more is deleted until that is mended"
+            self._end("; ".join(filter(None, (self._came(), words))), trouble=True)
+        return False
 
     def _recorded(self, record: Record) -> bool:
         try:

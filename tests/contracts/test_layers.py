@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
         frozenset(
             {
                 *("running", "asking", "showing", "diagnosing", "jobseen", "reclaiming", "pruning"),
-                *("relaunching", "rehearsing"),
+                *("relaunching", "rehearsing", "goingback"),
             }
         ),
     ),

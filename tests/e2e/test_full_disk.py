@@ -36,12 +36,12 @@ class Disk(places.Disk):
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     """Its size may be given as the fixture's parameter."""
-    try:
-        made = Disk(tmp_path / "disk", getattr(request, "param", DISK))
-    except places.PlaceError as why:
-        pytest.skip(str(why))
-    yield made
-    made.close()
+    with contextlib.ExitStack() as cleanup:
+        try:
+            made = Disk(tmp_path / "disk", cleanup, getattr(request, "param", DISK))
+        except places.PlaceError as why:
+            pytest.skip(str(why))
+        yield made
 
 
 def test_filled_to_the_last_byte(disk: Disk, workshop: Workshop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_a_launch_that_lacks_room_on_the_disk_gets_it_from_old_checkpoints(
 
 
 def test_what_pruning_cannot_give_is_a_hold_that_says_so(disk: Disk, workshop: Workshop) -> None:  # noqa: F811
-    """Milestones are kept for good, also when the disk needs their room."""
+    """Milestones are kept for good, also when the disk needs their room; and what would be in vain stays."""
     settings = {
         "retention": {"keep_last": 2, "keep_every": 10},
         "disk": {"need": "6MiB"},
@@ -95,13 +96,13 @@ def test_what_pruning_cannot_give_is_a_hold_that_says_so(disk: Disk, workshop: W
         assert bed.call("stop").returncode in (0, 5)
         assert supervisor.wait(timeout=30) == 5
         (disk.seen / "filling").write_bytes(b"x" * (free_bytes(disk) - 2 * MIB))
-        milestones = {step for step in steps(bed) if step and step % 10 == 0}
+        before = steps(bed)
         assert bed.ended(bed.start()) == 3, bed.tell()
-        assert milestones <= set(steps(bed))
-        assert {data["step"] for data in pruned(bed)} == {0}
-        assert "came back from pruning checkpoints; [retention] keeps all" in bed.screen, bed.tell()
-        [planned] = [event for event in bed.events() if event["event"] == "prune_planned"]
-        assert "is to be deleted: beyond the newest 2 that are kept; the disk lacks 4" in planned["sentence"]
+        assert steps(bed) == before
+        assert not pruned(bed)
+        assert "all that may go would give 0." in bed.screen, bed.tell()
+        assert "the disk lacks 4." in bed.screen, bed.tell()
+        assert "no checkpoint is deleted" in bed.screen, bed.tell()
 
 
 # --- by hand ------------------------------------------------------------------------------------------------
@@ -142,6 +143,31 @@ def test_by_hand_nothing_goes_beside_a_supervisor_and_all_that_may_when_it_has_l
     bed.run_at_step(there[-1] + 2)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a file immutable")
+def test_by_hand_one_that_cannot_be_deleted_stays_whole_and_nothing_more_goes(counter_bed: Callable[..., Bed]) -> None:
+    bed = counter_bed("--steps", "30", settings=COUNTED)
+    assert bed.ended(bed.start()) == 0
+    before = steps(bed)
+    assert len(before) >= 5
+    manifest = min(bed.checkpoints.glob("*.manifest.json"))
+    held = bed.checkpoints / json.loads(manifest.read_text())["files"][0]["name"]
+    made = subprocess.run(["chattr", "+i", str(held)], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no immutable files here: {made.stderr}")
+    try:
+        answer = bed.call("prune")
+    finally:
+        subprocess.run(["chattr", "-i", str(held)], check=True)
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    assert "it is immutable or append-only (chattr -i -a); it is whole and stays" in answer.stdout
+    assert "freed     nothing\nnothing more is deleted until that is mended" in answer.stdout
+    assert " 0 B" not in answer.stdout
+    assert steps(bed) == before
+    assert len(bed.kinds("prune_planned")) == len(pruned(bed)) == 1
+    assert bed.call("prune").returncode == 0
+    assert steps(bed) == before[-3:]
+
+
 def test_by_hand_nothing_goes_beside_a_run_that_nobody_supervises(counter_bed: Callable[..., Bed]) -> None:
     bed = counter_bed("--steps", "400", "--delay", "0.02", settings=COUNTED)
     supervisor = bed.start()
@@ -177,7 +203,34 @@ def test_what_else_takes_space_is_named_and_left_alone(counter_bed: Callable[...
 
 def test_a_job_that_never_ran_has_nothing_to_prune(tmp_path: Path) -> None:
     bed = Bed(tmp_path, [sys.executable, "-c", "pass"])
-    answer = bed.call("prune", "--dry-run")
-    assert answer.returncode == 0, answer.stderr
-    assert "nothing" in answer.stdout
-    assert not (tmp_path / "state").exists()
+    before = sorted(tmp_path.rglob("*"))
+    for options in (("--dry-run",), ()):
+        answer = bed.call("prune", *options)
+        assert answer.returncode == 0, answer.stderr
+        assert "never ran" in answer.stdout
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mount_point", [False, True], ids=["no folder", "empty folder"])
+def test_where_no_checkpoint_of_the_ledger_is_seen_nothing_is_made_and_it_is_asked_for_the_disk(
+    counter_bed: Callable[..., Bed], mount_point: bool
+) -> None:
+    bed = counter_bed("--steps", "20", settings=COUNTED)
+    assert bed.ended(bed.start()) == 0
+    number = len({(event["data"]["step"]) for event in bed.events() if event["event"] == "checkpoint_verified"})
+    moved = bed.checkpoints.rename(bed.checkpoints.with_name("elsewhere"))
+    if mount_point:
+        bed.checkpoints.mkdir()
+    events = bed.events()
+    for options in (("--dry-run",), ()):
+        answer = bed.call("prune", *options)
+        assert answer.returncode == 1, answer.stdout + answer.stderr
+        words = f"{number} verified checkpoints of the ledger are not in {bed.checkpoints}: is its disk mounted?"
+        assert words in answer.stdout
+        assert bed.checkpoints.exists() == mount_point
+        assert not mount_point or not list(bed.checkpoints.iterdir())
+        assert bed.events() == events
+    if mount_point:
+        bed.checkpoints.rmdir()
+    moved.rename(bed.checkpoints)
+    assert bed.call("prune").returncode == 0

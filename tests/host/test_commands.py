@@ -27,10 +27,10 @@ def sleeper(tmp_path: Path) -> Iterator[HostBed]:
         yield bed
 
 
-def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_here(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """A command without a configuration, in a home of its own."""
     environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "GPUHOST_WATCHDOG_METRICS__PORT": "off"}
-    environment |= {"GPUHOST_WATCHDOG_MEMORY__NEED": "16MiB", "GPUHOST_WATCHDOG_DISK__NEED": "0"}
+    environment |= {"GPUHOST_WATCHDOG_MEMORY__NEED": "16MiB", "GPUHOST_WATCHDOG_DISK__NEED": "0", **more}
     return subprocess.run([*WATCHDOG, *words], env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
@@ -49,6 +49,22 @@ def test_a_job_that_was_never_started(sleeper: HostBed) -> None:
         assert answer.returncode == code, (words, answer)
         assert said in answer.stdout + answer.stderr, words
         assert bool(answer.stderr) is (code != 0), words
+
+
+def test_what_is_wrong_with_a_relaunch_is_said_with_the_value(sleeper: HostBed) -> None:
+    for words, said in (
+        (("--wait", "nan"), "--wait nan: must be a number of seconds"),
+        (("--json",), "--json: it is the plan of a dry run; add --dry-run"),
+        (("--why", "\x1b[2J"), "--why '\\x1b[2J': it is the reason to go back, and goes with --from STEP"),
+    ):
+        answer = sleeper.call("relaunch", *words)
+        assert (answer.returncode, answer.stderr) == (2, said + "\n"), words
+
+
+def test_no_incident_is_no_line_for_machines(sleeper: HostBed) -> None:
+    for words in (("list",), ("export",)):
+        assert sleeper.call("incidents", *words, "--json").stdout == ""
+        assert sleeper.call("incidents", *words).stdout.startswith("no incident")
 
 
 def test_usage_errors(sleeper: HostBed) -> None:
@@ -100,13 +116,14 @@ def test_a_wrong_name_is_an_error_where_others_are_known(tmp_path: Path) -> None
 def test_what_to_start_is_the_same_job_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     config = tmp_path / "a/w.toml"
-    config.write_text('[job]\nname = "n"\ncommand = ["true"]\n')
-    assert run_here(tmp_path, "run", "--config", "a/w.toml").returncode == 0
-    assert run_here(tmp_path, "run", "--job", "m", "--", "sh", "-c", "exit 0").returncode == 0
+    config.write_text('[job]\nname = "n"\ncommand = ["false"]\n')
+    once = {"GPUHOST_WATCHDOG_RELAUNCH__FAILURES": "1"}
+    assert run_here(tmp_path, "run", "--config", "a/w.toml", **once).returncode == 3
+    assert run_here(tmp_path, "run", "--job", "m", "--", "sh", "-c", "exit 1", **once).returncode == 3
     told = run_here(tmp_path, "relaunch", "--job", "n").stdout
     assert told.endswith(f"start the supervisor: watchdog run --config {config} --job n\n")
     told = run_here(tmp_path, "relaunch", "--job", "m").stdout
-    assert told.endswith(f"start the supervisor: cd {tmp_path} && watchdog run --job m -- sh -c 'exit 0'\n")
+    assert told.endswith(f"start the supervisor: cd {tmp_path} && watchdog run --job m -- sh -c 'exit 1'\n")
 
 
 def test_without_a_name_every_job_on_hold_is_told(tmp_path: Path) -> None:

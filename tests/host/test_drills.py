@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +19,10 @@ import pytest
 from watchdog import contract
 from watchdog.core.causes import Cause
 from watchdog.core.identity import ProcessId
-from watchdog.drills.bed import WATCHDOG, Bed, BedError
+from watchdog.drills.bed import WATCHDOG, Bed, BedError, wait_for
 from watchdog.drills.faults import by_name
+from watchdog.drills.interrupts import Interrupted, held_off
+from watchdog.drills.places import LockHolder, why_no_read_only
 from watchdog.drills.run import drill
 
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(0.1)"]
@@ -90,6 +95,7 @@ def test_an_interrupt_leaves_nothing(own_tmp: Path, wait_until: Callable[..., ob
     _, said = process.communicate(timeout=30)
     assert process.returncode != 0
     assert "interrupted" in said
+    assert said.rstrip().endswith("everything of this drill is ended and removed")
     assert "Traceback" not in said
     left = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
     assert not [name for name in left if any(run_id in name for run_id in run_ids)]
@@ -123,3 +129,168 @@ def test_nobody_else_is_ever_signalled(tmp_path: Path, bystander: Callable[..., 
             finally:
                 process.kill()
                 process.wait()
+
+
+# --- interrupts ---------------------------------------------------------------------------------------------
+def interrupted(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def make(made: list[str]) -> None:
+    with held_off():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGHUP)
+        made.append("made")
+
+
+def test_an_interrupt_while_something_is_made_comes_after_it_was_written_down() -> None:
+    """And one that is ignored stays so."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    made: list[str] = []
+    try:
+        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with pytest.raises(KeyboardInterrupt):
+            make(made)
+        assert made
+        assert signal.getsignal(signal.SIGINT) is interrupted
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+HOLDING = """
+import contextlib, os, sys
+from pathlib import Path
+from watchdog.drills.places import LockHolder
+cleanup = contextlib.ExitStack()
+held = LockHolder(sys.executable, Path(sys.argv[1]), cleanup)
+print(held.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_holder_ends_with_a_drill_that_is_killed(tmp_path: Path, wait_until: Callable[..., object]) -> None:
+    """It is stopped: nothing but KILL would end it, and nobody is left to send that."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    drilling = subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLDING, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with drilling:
+        assert drilling.stdout is not None
+        pid = int(drilling.stdout.readline())
+        assert living(pid)
+        drilling.kill()
+        drilling.wait()
+        wait_until(lambda: not living(pid), "the end of the holder", timeout_s=10)
+
+
+def test_a_holder_is_written_down_before_it_is_waited_for(tmp_path: Path, wait_until: Callable[..., object]) -> None:
+    """Interrupted while it waits for a lock that somebody else has alone, it is ended with the rest."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        with open(lock) as file, contextlib.ExitStack() as cleanup:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                LockHolder(sys.executable, lock, cleanup)
+            marked = os.fsencode(lock)
+            found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if marked in words_of(pid)]
+            assert found
+            cleanup.close()
+            assert not [pid for pid in found if marked in words_of(pid)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+class Stuck(Bed):
+    """A bed that is interrupted at its start, and something of it cannot be ended."""
+
+    def start(self, *_words: str) -> subprocess.Popen[bytes]:
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        super().close()
+        raise BedError("pid 7 does not end")
+
+
+def test_what_cannot_be_ended_neither_hides_the_interrupt_nor_is_hidden(own_tmp: Path) -> None:
+    fault = by_name("kill")
+    assert fault is not None
+    with pytest.raises(Interrupted) as found:
+        drill(fault, "train", make_bed=Stuck)
+    assert found.value.left == ("not all of the drill could be ended: pid 7 does not end",)
+    assert not list(own_tmp.iterdir())
+
+
+class Immutable(Bed):
+    """A bed whose folder cannot be removed while it lasts."""
+
+    def start(self, *_words: str) -> subprocess.Popen[bytes]:
+        (self.root / "kept").mkdir()
+        subprocess.run(["chattr", "+i", str(self.root / "kept")], check=True)
+        raise BedError("over")
+
+
+def test_a_folder_that_stays_is_told(own_tmp: Path) -> None:
+    if why := why_no_read_only():
+        pytest.skip(why)
+    if os.geteuid() != 0 or shutil.which("chattr") is None:
+        pytest.skip("needs root and chattr for a folder that root cannot remove")
+    fault = by_name("kill")
+    assert fault is not None
+    try:
+        result = drill(fault, "train", make_bed=Immutable)
+        (folder,) = own_tmp.iterdir()
+        assert result.problems[0] == "over"
+        assert f"{folder} could not be removed" in result.problems[1]
+    finally:
+        for kept in own_tmp.glob("*/bed/kept"):
+            subprocess.run(["chattr", "-i", str(kept)], check=True)
+
+
+def test_a_ledger_line_that_is_no_record_is_a_problem_and_no_crash(own_tmp: Path) -> None:
+    class Garbled(Bed):
+        def start(self, *words: str) -> subprocess.Popen[bytes]:
+            process = super().start(*words)
+            wait_for(lambda: (self.state / "ledger.jsonl").exists(), "the ledger")
+            with open(self.state / "ledger.jsonl", "ab") as file:
+                file.write(b"\nno record\n")
+            return process
+
+    fault = by_name("kill")
+    assert fault is not None
+    result = drill(fault, "train", make_bed=Garbled)
+    assert any("of the ledger is no record: b'no record'" in problem for problem in result.problems)
+    assert not list(own_tmp.iterdir())
+
+
+def test_a_closed_terminal_ends_no_drill_under_nohup(own_tmp: Path, wait_until: Callable[..., object]) -> None:
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    process = subprocess.Popen(
+        [*ignoring, *WATCHDOG, "drill", "kill"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: len(in_folder(own_tmp)) >= 3, "supervisor, shim and trainer", timeout_s=20)
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "interrupted" not in said

@@ -19,12 +19,12 @@ import pytest
 
 from tests.unit.checkpoints.disk import census, forge, pick, write
 from watchdog import contract
-from watchdog.actuators.prune import HIDDEN, PrunableFolder
+from watchdog.actuators.prune import PrunableFolder
 from watchdog.checkpoints.catalogue import find_candidates
 from watchdog.checkpoints.quarantine import quarantine
 from watchdog.clock import SystemClock
 from watchdog.core.choice import Known
-from watchdog.core.retention import Held, Kind, Rules, Standing
+from watchdog.core.retention import HIDDEN, Held, Kind, Rules, Standing
 from watchdog.errors import CheckpointError
 from watchdog.retaining import planned
 
@@ -45,6 +45,11 @@ def held_of(folder: PrunableFolder, name: str) -> Held:
 def known(folder: Path) -> tuple[Known, ...]:
     manifests = [each.manifest for each in find_candidates(folder) if each.manifest]
     return tuple(Known(step=each.step, digest=each.digest, run_id=each.run_id) for each in manifests)
+
+
+def begun(claims: tuple[Known, ...]) -> frozenset[tuple[str, str]]:
+    """As the ledger has it when the deletion of each was planned."""
+    return frozenset((f"step-{each.step}.manifest.json", each.digest) for each in claims)
 
 
 def age(path: Path, by_s: float) -> None:
@@ -113,7 +118,8 @@ def test_a_crash_at_any_change_leaves_nothing_that_half_loads_and_is_finished_la
         for hidden in [name for name in os.listdir(folder) if name.startswith(HIDDEN) and name.endswith(".json")]:
             crash(folder, hidden, again)
         place = prunable(folder)
-        while (found := planned(place, Standing(known=claims), RULES, only_if_needed=False)).deletions:
+        stands = Standing(known=claims, deleting=begun(claims))
+        while (found := planned(place, stands, RULES, only_if_needed=False)).deletions:
             place.delete(found.deletions[0].held)
         assert sorted(os.listdir(folder)) == sorted(
             [f"step-{step}-{name}" for step in (20, 30) for name in NAMES]
@@ -152,6 +158,147 @@ def test_what_only_looks_like_remains_is_nobodys(folder: Path) -> None:
     (folder / f"{HIDDEN}mine.manifest.json").write_text("{}")
     (folder / f"{HIDDEN}step-20-model.pt").write_text("mine")
     assert not [each for each in prunable(folder).look().held if each.kind is Kind.UNFINISHED]
+
+
+def test_remains_whose_bytes_are_not_what_the_manifest_names_stay(folder: Path) -> None:
+    """Of that size and older than the manifest, but other bytes: somebody put another file there."""
+    assert crash(folder, "step-10.manifest.json", 1)
+    for name in ("step-10-model.pt", f"{HIDDEN}step-10-optimizer.pt"):
+        size_bytes = 3 * 4096 + 100
+        (folder / name.removeprefix(HIDDEN)).unlink()
+        (folder / name).write_bytes(b"x" * size_bytes)
+        age(folder / name, 1000)
+    place = prunable(folder)
+    place.delete(held_of(place, f"{HIDDEN}step-10.manifest.json"))
+    assert (folder / "step-10-model.pt").exists()
+    assert (folder / f"{HIDDEN}step-10-optimizer.pt").exists()
+
+
+def test_a_hidden_manifest_that_the_ledger_does_not_know_is_left_as_it_is(folder: Path) -> None:
+    """A person, or another program, may name a file so: its data lie there whole."""
+    claims = known(folder)
+    os.rename(folder / "step-10.manifest.json", folder / f"{HIDDEN}step-10.manifest.json")
+    before = census(folder)
+    found = planned(prunable(folder), Standing(known=claims), RULES, only_if_needed=False)
+    assert not found.deletions
+    assert "the ledger knows nothing of its deletion" in [each.why for each in found.kept]
+    assert census(folder) == before
+
+
+# --- what cannot be deleted ---------------------------------------------------------------------------------
+_UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from watchdog.actuators.prune import PrunableFolder
+from watchdog.clock import SystemClock
+from watchdog.errors import CheckpointError
+os.setgid(65534)
+os.setuid(65534)
+folder = PrunableFolder(Path("."), SystemClock())
+[held] = [each for each in folder.look().held if each.name == sys.argv[1]]
+if len(sys.argv) > 2:
+    prune = sys.modules["watchdog.actuators.prune"]
+    prune._stuck = lambda *_: ""  # as a file system that does not tell
+try:
+    folder.delete(held)
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def deep(folder: Path, names: tuple[str, ...] = ("deep/model.pt",)) -> Path:
+    """A checkpoint whose data lie in a folder below."""
+    files = []
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        file = contract.write_durably(folder / name, lambda out: out.write(b"m" * 5000))
+        files.append(dataclasses.replace(file, name=name))
+    path = folder / "step-5.manifest.json"
+    contract.write_json_durably(path, contract.Manifest(step=5, files=tuple(files), run_id="1-a").to_record())
+    return path
+
+
+def as_nobody(folder: Path, name: str, *more: str) -> str:
+    """What deleting it says to one who is not root, started in the folder, which others may not reach by its path."""
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r})\nimport psutil, tenacity\n" + _UNPRIVILEGED
+    argv = [sys.executable, "-P", "-c", code, name, *more]
+    answer = subprocess.run(argv, cwd=folder, timeout=60, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o755, 0o1777], ids=["another's folder", "sticky"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_files_that_cannot_be_unlinked_keep_the_checkpoint_whole(folder: Path, mode: int, asked: bool) -> None:
+    """`asked` False: that they cannot is only met when the first one is to go. Then all of it is put back."""
+    manifest = deep(folder)
+    (folder / "deep").chmod(mode)
+    os.chown(folder, 65534, 65534)
+    os.chown(manifest, 65534, 65534)
+    before, names = census(folder), sorted(os.listdir(folder))
+    said = as_nobody(folder, manifest.name, *([] if asked else ["unasked"]))
+    assert ("cannot be deleted: " in said) if asked else ("it was put back and is whole" in said), said
+    assert (census(folder), sorted(os.listdir(folder))) == (before, names)
+
+
+@needs_root
+def test_what_was_begun_and_cannot_go_on_is_told_as_that(folder: Path) -> None:
+    """The first file is gone already: nothing brings it back."""
+    (folder / "own").mkdir()
+    manifest = deep(folder, ("own/a.pt", "deep/b.pt"))
+    for path in (folder, folder / "own", manifest):
+        os.chown(path, 65534, 65534)
+    said = as_nobody(folder, manifest.name, "unasked")
+    assert "it is no checkpoint any more" in said
+    assert "0 B" not in said
+    assert not manifest.exists()
+    assert (folder / "deep/b.pt").exists()
+    place = prunable(folder)  # as root: that is mended
+    place.delete(held_of(place, f"{HIDDEN}{manifest.name}"))
+    assert not list(folder.glob(f"{HIDDEN}*"))
+    assert not (folder / "deep").exists()
+
+
+@needs_root
+@pytest.mark.parametrize("which", ["step-10-optimizer.pt", "step-10.manifest.json"])
+def test_an_immutable_file_keeps_the_checkpoint_whole(folder: Path, which: str) -> None:
+    made = subprocess.run(["chattr", "+i", str(folder / which)], capture_output=True)
+    if made.returncode != 0:
+        pytest.skip(f"no immutable files here: {made.stderr.decode()}")
+    try:
+        before = census(folder)
+        place = prunable(folder)
+        with pytest.raises(CheckpointError, match="immutable"):
+            place.delete(held_of(place, "step-10.manifest.json"))
+        assert census(folder) == before
+        assert (folder / "step-10.manifest.json").exists()
+    finally:
+        subprocess.run(["chattr", "-i", str(folder / which)], check=True)
+
+
+# --- two manifests of the same bytes ------------------------------------------------------------------------
+def test_an_alias_of_the_newest_is_not_the_second_that_stays(folder: Path) -> None:
+    (folder / "latest.manifest.json").write_bytes((folder / "step-30.manifest.json").read_bytes())
+    place, stands = prunable(folder), Standing(known=known(folder))
+    while (found := planned(place, stands, RULES, only_if_needed=False)).deletions:
+        place.delete(found.deletions[0].held)
+    assert {each.step for each in find_candidates(folder)} == {20, 30}
+
+
+def test_an_alias_of_an_old_one_goes_with_it_and_its_bytes_come_back(folder: Path) -> None:
+    (folder / "first.manifest.json").write_bytes((folder / "step-10.manifest.json").read_bytes())
+    place, stands = prunable(folder), Standing(known=known(folder))
+    freed = 0
+    while (found := planned(place, stands, RULES, only_if_needed=False)).deletions:
+        freed += place.delete(found.deletions[0].held)
+    assert {each.step for each in find_candidates(folder)} == {20, 30}
+    assert not (folder / "step-10-model.pt").exists()
+    assert freed > 2 * 12000
 
 
 # --- what is not deleted ------------------------------------------------------------------------------------
@@ -315,13 +462,18 @@ def test_one_that_the_ledger_does_not_know_is_not_ours_to_delete(folder: Path) -
 
 # --- leftovers ----------------------------------------------------------------------------------------------
 def test_refused_ones_and_torn_saves_go_a_day_later_and_nothing_that_looks_like_them(folder: Path) -> None:
-    quarantine(write(folder, 40))
+    moved = quarantine(write(folder, 40))
+    for name in ("mine.pt", "mine.manifest.json"):
+        (folder / "quarantine" / name).write_bytes(b"mine")
+    foreign = folder / ".notes.4711.tmp"
+    foreign.write_bytes(b"mine")
     torn, named = folder / ".step-00000050.pt.4711.tmp", folder / "step.tmp"
     torn.write_bytes(b"half")
     named.write_bytes(b"mine")
     (folder / "quarantine/link").symlink_to(folder / "step-30-model.pt")
     (folder / "quarantine/kept").mkdir()
-    rules, stands = dataclasses.replace(RULES, leftovers=True, keep_last=3), Standing(known=known(folder))
+    rules = dataclasses.replace(RULES, leftovers=True, keep_last=3)
+    stands = Standing(known=known(folder), moved=frozenset({moved.name}))
     assert not planned(prunable(folder), stands, rules, only_if_needed=False).deletions
 
     class Tomorrow(SystemClock):
@@ -329,9 +481,12 @@ def test_refused_ones_and_torn_saves_go_a_day_later_and_nothing_that_looks_like_
             return super().wall() + DAY_S + 60
 
     place = PrunableFolder(folder, Tomorrow())
+    with open(folder / "quarantine/step-40-model.pt", "rb"):
+        assert [each.held.name for each in planned(place, stands, rules, only_if_needed=False).deletions] == [torn.name]
     while (found := planned(place, stands, rules, only_if_needed=False)).deletions:
         place.delete(found.deletions[0].held)
-    assert sorted(os.listdir(folder / "quarantine")) == ["kept", "link"]
+    assert sorted(os.listdir(folder / "quarantine")) == ["kept", "link", "mine.manifest.json", "mine.pt"]
+    assert foreign.exists()
     assert not torn.exists()
     assert named.exists()
     assert len(find_candidates(folder)) == 3

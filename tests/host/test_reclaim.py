@@ -23,6 +23,7 @@ from tests.unit.collectors.test_memory import Tree
 from watchdog.actuators.reclaim import Outcome, Reclaimer, _said, outcome_record, outcome_words
 from watchdog.clock import SystemClock
 from watchdog.collectors.filesystems import filesystem_of
+from watchdog.collectors.memory import memory_total
 from watchdog.collectors.reclaimable import HELPER
 from watchdog.collectors.roots import Roots
 from watchdog.core.reclaiming import Goal, How, Step, Switch
@@ -318,6 +319,13 @@ def test_without_a_target_the_jobs_need_is_meant(settings: Settings, host: Host)
     assert by_hand(settings, host, None).record["target_bytes"] == settings.memory.need_bytes
 
 
+def test_more_than_the_host_has_is_refused_before_anything_is_dropped(settings: Settings, host: Host) -> None:
+    with pytest.raises(SettingsError, match=r"--target 9GiB: this host has 8\.0 GiB of memory in all"):
+        by_hand(settings, host, "9GiB")
+    assert (ledger_of(settings), host.text("drop_caches")) == ([], "")
+    assert by_hand(settings, host, "8GiB", dry_run=True).record["met"] is False
+
+
 @pytest.mark.parametrize("target", ["much", "0", "-1GiB"])
 def test_a_target_that_is_none(settings: Settings, host: Host, target: str) -> None:
     with pytest.raises(SettingsError, match="--target"):
@@ -365,7 +373,8 @@ def test_the_command_on_this_very_host_run_dry(tmp_path: Path) -> None:
         argv = [sys.executable, "-P", "-c", "from watchdog.cli import main; main()", "reclaim", *words]
         return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
-    dry = reclaim("--target", "900TiB", "--dry-run", "--json")
+    total = str(memory_total(Roots()))  # all of it is never free
+    dry = reclaim("--target", total, "--dry-run", "--json")
     assert dry.returncode in (EXIT_OK, EXIT_FAILURE, EXIT_HOLD), dry.stderr
     record = json.loads(dry.stdout)
     assert record["dry_run"] is True
@@ -377,6 +386,10 @@ def test_the_command_on_this_very_host_run_dry(tmp_path: Path) -> None:
     wrong = reclaim("--target", "a lot")
     assert wrong.returncode == EXIT_USAGE
     assert "a lot" in wrong.stderr
+    for more in ((), ("--dry-run",)):
+        too_much = reclaim("--target", "99999TiB", *more)
+        assert (too_much.returncode, too_much.stdout) == (EXIT_USAGE, "")
+        assert "--target 99999TiB: this host has" in too_much.stderr
 
 
 # The Python of whoever runs the tests may be closed to others: a dry run imports all before the user is changed.
@@ -402,16 +415,17 @@ def test_without_root_it_says_what_was_not_permitted_and_the_one_command() -> No
     """Really as another user, and not dry: the kernel refuses, so this host keeps its cache."""
     if os.geteuid() != 0 or os.path.exists(HELPER):
         pytest.skip("needs root to become another user, and no helper that would let that one drop caches")
+    total = f"{memory_total(Roots()) // MIB}MiB"
     home = Path(tempfile.mkdtemp(prefix="gpuhost-watchdog-", dir="/tmp"))
     try:
         home.chmod(0o777)
-        command = [sys.executable, "-P", "-c", AS_NOBODY, "reclaim", "--target", "900TiB"]
+        command = [sys.executable, "-P", "-c", AS_NOBODY, "reclaim", "--target", total]
         environment = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "PATH": os.environ["PATH"]}
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment, cwd="/")
         assert ran.returncode == EXIT_HOLD, ran.stdout + ran.stderr
         assert "uid 65534 may not write /proc/sys/vm/drop_caches" in ran.stdout
         assert ran.stdout.splitlines()[-1].startswith("next      sudo "), ran.stdout
-        assert "reclaim --target 900TiB" in ran.stdout.splitlines()[-1]
+        assert f"reclaim --target {total}" in ran.stdout.splitlines()[-1]
         kept = [json.loads(line) for line in (home / "state/gpuhost-watchdog/reclaims.jsonl").read_text().splitlines()]
         assert [event["event"] for event in kept] == ["reclaiming", "reclaimed"]
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,20 @@ import jsonschema
 import pytest
 
 from tests.host.bed import CLOCK
+from tests.unit.test_branching import save
 from watchdog.asking import status_of
+from watchdog.branching import wish_from
 from watchdog.collectors.processes import this_host
 from watchdog.control import ControlServer
 from watchdog.core.branching import branched
 from watchdog.core.choice import Checkpoint
 from watchdog.core.history import fold
-from watchdog.errors import SettingsError, StateError
+from watchdog.errors import NotBackError, SettingsError, StateError
 from watchdog.ledger import Ledger, read_events
 from watchdog.opening import open_ledger, take
 from watchdog.places import folders_of
 from watchdog.rehearsing import dry_run
-from watchdog.relaunching import LedgerTail, Wish, ask_relaunch
+from watchdog.relaunching import LedgerTail, Wish, ask_relaunch, relaunch
 from watchdog.render_relaunch import plan_lines, plan_record
 from watchdog.settings import Settings, load
 
@@ -130,23 +133,103 @@ def test_an_earlier_step_without_a_supervisor(settings: Settings) -> None:
         record = branched(checkpoint, by="joe", why="w")
         ledger.record("checkpoint_verified", "v", step=4, digest=checkpoint.digest, run_id="1-a")
         ledger.record(record.kind, record.sentence, **record.data)
-    assert planned(settings, Wish(step=4))["exit_code"] == 3, "of level 0: it has no checkpoints that are verified"
+    record = planned(settings, Wish(step=4))
+    assert (record["exit_code"], len(record["why_not"])) == (2, 1), "it is told once"
+    assert "of level 0, which has no checkpoints that are verified" in record["why_not"][0]
 
 
-def test_a_supervisor_that_refuses_is_a_wrong_command_line(settings: Settings) -> None:
+@pytest.fixture
+def saving(tmp_path: Path) -> Settings:
+    """A job of level 2 whose steps 5, 10 and 15 were verified, and lie in its folder."""
+    changes = {"job.level": 2, "job.checkpoints": str(tmp_path / "c")}
+    settings = load(environ={}, home=tmp_path, cwd=tmp_path, command=["true"], job="x", overrides=changes)
+    failed(settings)
+    (tmp_path / "c").mkdir(exist_ok=True)
+    with ledger_of(settings) as ledger:
+        for step in (5, 10, 15):
+            known = save(tmp_path / "c", step)
+            ledger.record("checkpoint_verified", "v", step=step, digest=known.digest, run_id=known.run_id)
+    return settings
+
+
+def prune(settings: Settings, step: int) -> None:
+    for path in folders_of(settings).checkpoints.glob(f"c-{step}*"):
+        path.unlink()
+    with ledger_of(settings) as ledger:
+        ledger.record("pruned", "p", name=f"c-{step}", step=step, freed_bytes=9, problem=None)
+
+
+def test_a_step_that_was_pruned_is_told_and_not_offered(saving: Settings) -> None:
+    """By the command and by its dry run alike, with the same exit code; when, and what is left."""
+    prune(saving, 5)
+    at = r"step 5 was pruned at \d\d:\d\d:\d\d; verified and there are 10, 15"
+    with pytest.raises(SettingsError, match=at) as refused:
+        ask_relaunch(saving, [], Wish(step=5))
+    record = planned(saving, Wish(step=5))
+    assert (record["exit_code"], refused.value.exit_code) == (2, 2)
+    assert re.search(at, record["why_not"][0])
+    with pytest.raises(SettingsError, match="step 7 was never verified; verified are 10, 15"):
+        ask_relaunch(saving, [], Wish(step=7))
+    (folders_of(saving).checkpoints / "c-10.manifest.json").unlink()
+    with pytest.raises(SettingsError, match="step 10 was verified, and its checkpoint is not in the folder any more"):
+        ask_relaunch(saving, [], Wish(step=10))
+    known = save(folders_of(saving).checkpoints, 5)
+    with ledger_of(saving) as ledger:
+        ledger.record("checkpoint_verified", "v", step=5, digest=known.digest, run_id=known.run_id)
+    assert planned(saving, Wish(step=5))["exit_code"] == 0 or "closed" in planned(saving, Wish(step=5))["why_not"][0]
+
+
+def test_a_step_that_cannot_be_verified_now_is_a_matter_for_a_person(saving: Settings) -> None:
+    """As where a supervisor reads it back: 3, and no branch."""
+    (folders_of(saving).checkpoints / "c-5.bin").write_bytes(b"spoiled")
+    with pytest.raises(NotBackError, match="nobody goes back to step 5") as refused:
+        ask_relaunch(saving, [], Wish(step=5))
+    assert refused.value.exit_code == 3
+    assert kinds(saving)[-1] == "branch_refused"
+
+
+def test_the_reason_is_recorded_without_what_moves_a_terminal(saving: Settings) -> None:
+    """The ledger is cleaned as the socket is."""
+    ask_relaunch(saving, [], Wish(step=5), "it \x1b[2J\rjumped\n" + "x" * 500)
+    asked, branch = read_events(folders_of(saving).ledger)[0][-2:]
+    wish = wish_from({"from": 5, "why": "it \x1b[2J\rjumped\n" + "x" * 500})
+    assert wish is not None
+    for event in (asked, branch):
+        assert event.data["why"] == wish.why
+        assert event.sentence.isprintable()
+    assert wish.why.startswith("it ?[2J?jumped?xxx")
+    assert len(wish.why) == 300
+
+
+def test_a_finished_job_is_not_relaunched(settings: Settings) -> None:
+    """As the dry run says: the supervisor that is told to start would have nothing to do."""
+    failed(settings)
+    with ledger_of(settings) as ledger:
+        ledger.record("finished", "f", step=9, run_id="1-a")
+    before = kinds(settings)
+    assert planned(settings)["exit_code"] == 3
+    for wish in (Wish(), Wish(afresh=True)):
+        asked = ask_relaunch(settings, [], wish)
+        assert "the job is finished; go back with --from STEP" in asked.words
+        assert "start the supervisor" not in asked.words
+        said: list[str] = []
+        assert relaunch(settings, [], wish, why="", wait_s=1.0, say=said.append) == 3
+    assert kinds(settings) == before
+
+
+def test_a_supervisor_that_refuses_is_a_wrong_command_line(saving: Settings) -> None:
     """What the socket calls a matter of usage exits with 2, and is told in its own words."""
     asked: list[dict[str, Any]] = []
 
     def handle(message: dict[str, Any]) -> dict[str, Any]:
         asked.append(message)
-        return {"ok": False, "error": "--from 4: step 4 was never verified", "usage": True}
+        return {"ok": False, "error": "--from 5: step 5 was never verified", "usage": True}
 
-    failed(settings)
-    server = ControlServer(folders_of(settings).socket, handle, os.getuid())
+    server = ControlServer(folders_of(saving).socket, handle, os.getuid())
     server.start()
     try:
         with pytest.raises(SettingsError, match="never verified"):
-            ask_relaunch(settings, [], Wish(step=4), "the loss jumped")
+            ask_relaunch(saving, [], Wish(step=5), "the loss jumped")
     finally:
         server.stop()
-    assert (asked[0]["from"], asked[0]["why"], f"uid {os.getuid()}" in asked[0]["by"]) == (4, "the loss jumped", True)
+    assert (asked[0]["from"], asked[0]["why"], f"uid {os.getuid()}" in asked[0]["by"]) == (5, "the loss jumped", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import pytest
 from tests.host.test_prune import known
 from tests.unit.checkpoints.disk import write
 from tests.unit.core.world import make_run
-from watchdog.actuators.prune import PrunableFolder
+from watchdog.actuators.prune import Looked, PrunableFolder
 from watchdog.checkpoints.catalogue import find_candidates
 from watchdog.clock import SystemClock
 from watchdog.core.choice import Checkpoint, Choice, Known
@@ -22,12 +23,23 @@ from watchdog.core.phase import Phase
 from watchdog.core.runrecord import Expectation
 from watchdog.core.state import Record, State
 from watchdog.errors import RecordingError
-from watchdog.retaining import Pruner
+from watchdog.retaining import Pruner, standing_of
 from watchdog.settings import load
 
 Wait = Callable[..., object]
 GATING = State(phase=Phase.GATING, since_s=0.0)
 RUNNING = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(expectation=Expectation(fresh=True)))
+
+
+class SmallDisk(PrunableFolder):
+    """The folder as on a disk of so many bytes that nobody else writes to."""
+
+    size_bytes = 0
+
+    def look(self) -> Looked:
+        looked = super().look()
+        used = sum(each.size_bytes for each in looked.held)
+        return dataclasses.replace(looked, free_bytes=max(0, self.size_bytes - used))
 
 
 class Bed:
@@ -63,14 +75,16 @@ class Bed:
         self.there.append(self.steps())
         self.on_record(self.records[-1])
 
-    def pruner(self, when: str, *, need: str = "0B", **retention: object) -> Pruner:
+    def pruner(
+        self, when: str, *, need: str = "0B", place: PrunableFolder | None = None, **retention: object
+    ) -> Pruner:
         config = self.root / "watchdog.toml"
         lines = [f'when = "{when}"', *(f"{key} = {value}" for key, value in retention.items())]
         job = f'[job]\nname = "t"\ncommand = ["true"]\ncheckpoints = "{self.folder}"\n'
         config.write_text(job + f'[disk]\nneed = "{need}"\n[retention]\n' + "\n".join(lines) + "\n")
         settings = load(config=config, job=None, command=(), overrides={}, environ={}, home=self.root, cwd=self.root)
         clock = SystemClock()
-        return Pruner(settings, PrunableFolder(self.folder, clock), clock, self.record, self.said.append)
+        return Pruner(settings, place or PrunableFolder(self.folder, clock), clock, self.record, self.said.append)
 
     def turns(
         self, pruner: Pruner, state: State, until: Callable[[], bool], wait: Wait, choice: Choice | None = None
@@ -186,7 +200,10 @@ def test_nothing_goes_where_the_policy_or_the_disk_does_not_want_it(bed: Bed, wa
     assert not bed.records
 
 
-def test_what_cannot_be_deleted_is_told_once_and_the_rest_goes(bed: Bed, wait_until: Wait) -> None:
+@pytest.mark.parametrize("state", [RUNNING, GATING], ids=["beside a run", "at a gate"])
+def test_after_one_that_cannot_be_deleted_nothing_more_goes_and_it_is_told(
+    bed: Bed, wait_until: Wait, state: State
+) -> None:
     """Somebody opens it after it was looked at."""
     with contextlib.ExitStack() as opened:
 
@@ -195,27 +212,81 @@ def test_what_cannot_be_deleted_is_told_once_and_the_rest_goes(bed: Bed, wait_un
                 opened.enter_context(open(bed.folder / "step-20-model.pt", "rb"))
 
         bed.on_record = open_it
-        pruner = bed.pruner("always")
-        bed.turns(pruner, RUNNING, lambda: bed.steps() == {20, 40, 50, 60} and len(bed.records) == 6, wait_until)
+        place = SmallDisk(bed.folder, SystemClock())
+        place.size_bytes = 6 * 20480
+        pruner = bed.pruner("always", need=f"{3 * 16384}B", place=place)
+        if state is GATING:
+            pruner.begin()
+        bed.turns(pruner, state, lambda: bool(pruner.over or bed.said), wait_until)
+        [words] = [pruner.words] if state is GATING else bed.said
+        assert f"pid {os.getpid()} has step-20-model.pt open" in words
+        assert words.endswith("nothing more is deleted until that is mended")
         assert bed.records[3].data["freed_bytes"] is None
-        assert f"pid {os.getpid()} has step-20-model.pt open" in bed.records[3].sentence
+        write(bed.folder, 70)
+        bed.history = bed.history_of(known(bed.folder))  # also not when a new one comes
         for _ in range(50):
-            pruner.look(RUNNING, bed.history, None, verifying=False)
+            pruner.look(state, bed.history, None, verifying=False)
             os.sched_yield()
-        assert len(bed.records) == 6
+        assert [record.data["step"] for record in bed.records] == [10, 10, 20, 20]
+        assert bed.steps() == {20, 30, 40, 50, 60, 70}
 
 
 def test_at_the_gates_no_more_goes_than_the_disk_lacks_and_the_words_say_what_came(bed: Bed, wait_until: Wait) -> None:
-    pruner = bed.pruner("needed", need=f"{os.statvfs(bed.folder).f_bavail * os.statvfs(bed.folder).f_frsize + 2**30}B")
+    place = SmallDisk(bed.folder, SystemClock())
+    each_bytes = place.look().held[0].size_bytes
+    place.size_bytes = 6 * each_bytes
+    pruner = bed.pruner("needed", need=f"{2 * each_bytes - 100}B", place=place)
     pruner.begin()
     bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
-    assert bed.steps() == {40, 50, 60}
-    assert re.fullmatch(
-        r"[0-9.]+ KiB came back from pruning checkpoints; \[retention\] keeps all 3 verified checkpoints", pruner.words
-    )
-    assert "the disk lacks 1" in bed.records[0].sentence
+    assert bed.steps() == {30, 40, 50, 60}
+    assert re.fullmatch(r"[0-9.]+ KiB came back from pruning checkpoints", pruner.words)
+    assert "the disk lacks " in bed.records[0].sentence
     pruner.forget()
     assert (pruner.over, pruner.words) == (False, "")
+
+
+def test_at_the_gates_nothing_goes_where_all_of_it_would_not_open_them(bed: Bed, wait_until: Wait) -> None:
+    place = SmallDisk(bed.folder, SystemClock())
+    each_bytes = place.look().held[0].size_bytes
+    place.size_bytes = 6 * each_bytes
+    pruner = bed.pruner("needed", need=f"{3 * each_bytes + 1}B", place=place)
+    pruner.begin()
+    bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
+    assert bed.steps() == {10, 20, 30, 40, 50, 60}
+    assert not bed.records
+    assert re.fullmatch(
+        r"all that may go would give 0\.\d\d MiB, and the disk lacks 0\.\d\d MiB: no checkpoint is deleted",
+        pruner.words,
+    )
+
+
+def test_saves_that_come_faster_than_a_look_do_not_keep_it_from_deleting(bed: Bed, wait_until: Wait) -> None:
+    """At each turn the ledger knows one more than when the look was begun."""
+    pruner = bed.pruner("always")
+    claims = list(known(bed.folder))
+
+    def faster() -> bool:
+        claims.append(Known(step=1000 + len(claims), digest=f"n{len(claims)}", run_id="1-a"))
+        bed.history = bed.history_of(claims)
+        return len(bed.records) == 6
+
+    bed.turns(pruner, RUNNING, faster, wait_until)
+    assert bed.steps() == {40, 50, 60}
+
+
+def test_when_others_are_the_newest_two_by_now_they_are_read_back_first(bed: Bed, wait_until: Wait) -> None:
+    """A run was refused while the folder was looked at: what it saved is none that stays."""
+    for step in (50, 60):
+        write(bed.folder, step, run_id="2-b")
+    for step in (30, 40):
+        with open(bed.folder / f"step-{step}-model.pt", "r+b") as file:
+            file.write(b"rot")
+    bed.history = bed.history_of(known(bed.folder))
+    pruner = bed.pruner("always", keep_last=2)
+    pruner.look(RUNNING, bed.history, None, verifying=False)
+    bed.history = dataclasses.replace(bed.history, refused_runs=frozenset({"2-b"}))
+    bed.turns(pruner, RUNNING, lambda: pruner._part is None, wait_until)
+    assert bed.steps() == {10, 20, 30, 40, 50, 60}, "10 and 20 alone hold"
 
 
 def test_a_disk_that_lacks_nothing_ends_the_try_with_nothing_said(bed: Bed, wait_until: Wait) -> None:
@@ -244,3 +315,27 @@ def test_a_folder_that_is_gone_is_told(bed: Bed, wait_until: Wait) -> None:
     pruner.begin()
     bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
     assert "Not a directory" in pruner.words
+
+
+def test_the_ledger_says_which_deletion_has_no_end_and_what_was_moved_aside() -> None:
+    told = [
+        ("prune_planned", {"name": "a.manifest.json", "digest": "a"}),
+        ("prune_planned", {"name": "b.manifest.json", "digest": "b"}),
+        ("pruned", {"name": "b.manifest.json", "freed_bytes": None}),
+        ("prune_planned", {"name": "c.manifest.json", "digest": "c"}),
+        ("pruned", {"name": "c.manifest.json", "freed_bytes": 7}),
+        ("prune_planned", {"name": "quarantine/x", "digest": None}),
+        ("prune_planned", {"name": ".deleting-a.manifest.json", "digest": "a"}),
+        ("checkpoint_moved", {"place": "/somewhere/quarantine/d.manifest.json.2"}),
+    ]
+    events = [
+        Event(seq=number, wall_s=0.0, kind=kind, sentence="", data=data)
+        for number, (kind, data) in enumerate(told, start=1)
+    ]
+    history = fold(events)
+    stands = standing_of(history, GATING, None)
+    assert stands.deleting == {("a.manifest.json", "a"), ("b.manifest.json", "b")}
+    assert stands.moved == {"d.manifest.json.2"}
+    assert fold(events[4:], fold(events[:4])) == history
+    end = Event(seq=9, wall_s=0.0, kind="pruned", sentence="", data={"name": told[6][1]["name"], "freed_bytes": 3})
+    assert standing_of(fold([end], history), GATING, None).deleting == {("b.manifest.json", "b")}

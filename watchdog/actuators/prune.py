@@ -1,8 +1,9 @@
 """Deleting what the policy lets go: one thing at a time, and so that a crash in the middle leaves nothing that loads.
 
 First the manifest is renamed to `.deleting-…` and that is made durable: from then on its files are no checkpoint. Then
-its files are renamed and unlinked, the manifest last, so that what was cut short can be finished. Everything goes by
-the descriptor of the folder, no symbolic link is followed, and each file must still be the one that was looked at.
+its files are renamed and unlinked, the manifest last, so that what was cut short can be finished. Before, each is asked
+whether it can go; where the first one does not go nevertheless, all of it is put back. Everything goes by the
+descriptor of the folder, no symbolic link is followed, and each file must still be the one that was looked at.
 Refuses to choose (core/retention.py plans), to record (who calls does, before and after), and to touch a file that
 another manifest names, that lies outside the folder or on another file system, or that it has not looked at.
 """
@@ -12,23 +13,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fcntl
+import hashlib
 import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from watchdog import contract
 from watchdog.checkpoints.catalogue import ARCHIVE_FOLDER, QUARANTINE_FOLDER, Candidate, find_candidates, verify
+from watchdog.checks.figures import size
 from watchdog.clock import Clock
 from watchdog.collectors.openfiles import Scan
-from watchdog.core.retention import Held, Kind
+from watchdog.core.retention import HIDDEN, Held, Kind
 from watchdog.errors import CheckpointError
 
-HIDDEN = ".deleting-"
-TORN = re.compile(r"\.(?!deleting-).+\.[0-9]+\.tmp")  # as contract.write_durably names them
+# What trainer/ saves, under the name that contract.write_durably gives it until it is whole.
+TORN = re.compile(r"\.step-[0-9]{8,}(-[0-9]+)?(\.pt|\.manifest\.json)\.[0-9]+\.tmp")
+_MOVED = re.compile(r"(.+?)(\.[0-9]+)?")  # quarantine.py numbers what is there already
 _RECORD_BYTES = 4 * 1024 * 1024
+_CHEAP_BYTES = 64 * 1024 * 1024  # read back before what a crash left of it goes: a fraction of a second
+_GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS
+_UNTOUCHABLE = 0x10 | 0x20  # immutable, append-only
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -52,6 +61,15 @@ class _Sight:
 
     itself: _Identity
     files: dict[str, _Identity]
+
+
+@dataclasses.dataclass(slots=True)
+class _Progress:
+    """How far a deletion came: what has its hidden name, and whether bytes are gone for good."""
+
+    taken: list[str] = dataclasses.field(default_factory=list)
+    unlinked: bool = False
+    freed_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +148,7 @@ class PrunableFolder:
             return Held(name=name, kind=Kind.CHECKPOINT, size_bytes=0, age_s=age_s, wrong=why)
         size_bytes, wrong, opener = _gives_back(status), "", openers.get(str(candidate.path), "")
         files: dict[str, _Identity] = {}
+        every = {file.name: 0 for file in manifest.files}
         for file in manifest.files:
             try:
                 with _parent(top, file.name) as (parent, leaf):
@@ -146,6 +165,7 @@ class PrunableFolder:
                 wrong = f"{file.name}: {error.strerror}"
                 continue
             opener = opener or openers.get(str(self._folder / file.name), "")
+            every[file.name] = _gives_back(found)
             if names[file.name] == 1:
                 files[file.name] = _Identity.of(found)
                 size_bytes += _gives_back(found)
@@ -162,6 +182,7 @@ class PrunableFolder:
             proven=not wrong and self._proven.get(name) == sight,
             wrong=wrong,
             open_by=opener,
+            files=frozenset(every.items()),
         )
 
     def _remains(self, top: int, candidates: tuple[Candidate, ...]) -> list[Held]:
@@ -185,8 +206,8 @@ class PrunableFolder:
                                 size_bytes += _gives_back(there)
             self._seen[name] = _Sight(_Identity.of(status), {})
             age_s = self._clock.wall() - status.st_ctime
-            kind, step = Kind.UNFINISHED, manifest.step
-            found.append(Held(name=name, kind=kind, size_bytes=size_bytes, age_s=age_s, step=step))
+            kind, step, digest = Kind.UNFINISHED, manifest.step, manifest.digest
+            found.append(Held(name=name, kind=kind, size_bytes=size_bytes, age_s=age_s, step=step, digest=digest))
         return found
 
     def _leftovers(self, top: int, below: str, kind: Kind, openers: dict[str, str]) -> list[Held]:
@@ -197,6 +218,7 @@ class PrunableFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         try:
+            origins = _origins(fd) if kind is Kind.REFUSED else {}
             for leaf in sorted(os.listdir(fd)):
                 if kind is Kind.TORN and not TORN.fullmatch(leaf):
                     continue
@@ -206,10 +228,11 @@ class PrunableFolder:
                     self._seen[name] = _Sight(_Identity.of(status), {})
                     age_s = self._clock.wall() - max(status.st_mtime, status.st_ctime)
                     opener, size_bytes = openers.get(str(self._folder / name), ""), _gives_back(status)
-                    found.append(Held(name=name, kind=kind, size_bytes=size_bytes, age_s=age_s, open_by=opener))
+                    held = Held(name=name, kind=kind, size_bytes=size_bytes, age_s=age_s, open_by=opener)
+                    found.append(dataclasses.replace(held, origin=origins.get(leaf, "")))
         finally:
             os.close(fd)
-        return found
+        return [_with_its_files(each, found) for each in found]
 
     # --- deleting -------------------------------------------------------------------------------------------
     def delete(self, held: Held) -> int:
@@ -223,9 +246,9 @@ class PrunableFolder:
             if (status.st_dev, status.st_ino) != self._itself:
                 raise CheckpointError(f"{self._folder} is another folder than the one that was looked at")
             if held.kind is Kind.UNFINISHED:
-                return self._finish(top, held.name, sight)
+                return self._finish(top, held.name, sight, _Progress())
             if held.kind is Kind.CHECKPOINT:
-                return self._finish(top, self._hide(top, held, sight), sight)
+                return self._go(top, held, sight)
             with _parent(top, held.name, leftover=True) as (parent, leaf):
                 if _Identity.of(found := _regular(parent, leaf)) != sight.itself:
                     raise CheckpointError(f"{held.name} is another file than the one that was looked at")
@@ -235,6 +258,27 @@ class PrunableFolder:
         finally:
             os.close(top)
 
+    def _go(self, top: int, held: Held, sight: _Sight) -> int:
+        """A whole checkpoint: gone, or whole as before, or (once bytes of it are gone) for the next pass to finish."""
+        hidden, progress = self._hide(top, held, sight), _Progress()
+        try:
+            return self._finish(top, hidden, sight, progress)
+        except (OSError, CheckpointError) as error:
+            words = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            if progress.unlinked:
+                raise CheckpointError(
+                    f"{words}; {size(progress.freed_bytes)} of it are gone and it is no checkpoint any more: once "
+                    f"that is mended the next pruning finishes it ({hidden} names what is left)"
+                ) from error
+            for name in progress.taken:
+                with _parent(top, name) as (parent, leaf):
+                    _put_back(parent, leaf)
+            _put_back(top, held.name)
+            os.fsync(top)
+            raise CheckpointError(
+                f"{words}; it was put back and is whole: let its files be deleted, or move it away yourself"
+            ) from error
+
     def _hide(self, top: int, held: Held, sight: _Sight) -> str:
         """Rename the manifest, for good: from here on it is no checkpoint. Returns its hidden name."""
         manifest = _read_manifest(top, held.name)
@@ -242,8 +286,12 @@ class PrunableFolder:
             raise CheckpointError(f"{held.name} was saved anew since it was looked at; it stays")
         for name, identity in sight.files.items():
             with _parent(top, name) as (parent, leaf):
-                if _Identity.of(_regular(parent, leaf)) != identity:
+                if _Identity.of(found := _regular(parent, leaf)) != identity:
                     raise CheckpointError(f"{name} was written since it was looked at; {held.name} stays")
+                if why := _stuck(parent, leaf, found):
+                    raise CheckpointError(f"{name} cannot be deleted: {why}; it is whole and stays")
+        if why := _stuck(top, held.name, _regular(top, held.name)):
+            raise CheckpointError(f"{held.name} cannot be deleted: {why}; it is whole and stays")
         openers = self._openers()
         for name in (held.name, *sight.files):
             if opener := openers.get(str(self._folder / name)):
@@ -252,35 +300,39 @@ class PrunableFolder:
         os.fsync(top)
         return HIDDEN + held.name
 
-    def _finish(self, top: int, hidden: str, sight: _Sight) -> int:
+    def _finish(self, top: int, hidden: str, sight: _Sight, progress: _Progress) -> int:
         """Delete what a hidden manifest names and nobody else does; the manifest last."""
         status, manifest = _regular(top, hidden), _read_manifest(top, hidden)
         if _Identity.of(status) != sight.itself:
             raise CheckpointError(f"{hidden} is another file than the one that was looked at")
         others = _shared(find_candidates(self._folder))
-        freed = 0
         for file in manifest.files:
             with contextlib.suppress(FileNotFoundError), _parent(top, file.name) as (parent, leaf):
                 taken = False
                 with contextlib.suppress(FileNotFoundError):
                     there = _regular(parent, leaf)
                     known = sight.files.get(file.name)
-                    its = _is_of(there, status, file) if known is None else _Identity.of(there) == known
+                    if known is None:
+                        its = _is_of(there, status, file) and _holds(parent, leaf, file)
+                    else:
+                        its = _Identity.of(there) == known
                     if its and file.name not in others:
                         _take(parent, leaf, _Identity.of(there))
                         taken = True
+                        progress.taken.append(file.name)
                 with contextlib.suppress(FileNotFoundError):
                     there = _regular(parent, HIDDEN + leaf)
-                    if taken or _is_of(there, status, file):
+                    if taken or (_is_of(there, status, file) and _holds(parent, HIDDEN + leaf, file)):
                         os.unlink(HIDDEN + leaf, dir_fd=parent)
-                        freed += _gives_back(there)
+                        progress.unlinked = True
+                        progress.freed_bytes += _gives_back(there)
                 os.fsync(parent)
         os.unlink(hidden, dir_fd=top)
         for folder in sorted({os.path.dirname(file.name) for file in manifest.files} - {""}, reverse=True):
             with contextlib.suppress(OSError, CheckpointError), _parent(top, folder) as (parent, leaf):
                 os.rmdir(leaf, dir_fd=parent)  # only an empty one: what else lies in it is not ours
         os.fsync(top)
-        return freed + _gives_back(status)
+        return progress.freed_bytes + _gives_back(status)
 
 
 # --- by descriptor ------------------------------------------------------------------------------------------
@@ -345,10 +397,81 @@ def _take(parent: int, leaf: str, identity: _Identity) -> None:
         raise CheckpointError(f"{HIDDEN}{leaf} is in the way; {leaf} stays")
     os.rename(leaf, HIDDEN + leaf, src_dir_fd=parent, dst_dir_fd=parent)
     if _Identity.of(os.stat(HIDDEN + leaf, dir_fd=parent, follow_symlinks=False)) != identity:
-        # A link and not a rename: a third one that lies there by now is not written over.
-        os.link(HIDDEN + leaf, leaf, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
-        os.unlink(HIDDEN + leaf, dir_fd=parent)
+        _put_back(parent, leaf)
         raise CheckpointError(f"{leaf} was saved anew in this moment; it stays")
+
+
+def _put_back(parent: int, leaf: str) -> None:
+    """A link and not a rename: a third one that lies there by now is not written over. Raises OSError."""
+    try:
+        os.link(HIDDEN + leaf, leaf, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        os.rename(HIDDEN + leaf, leaf, src_dir_fd=parent, dst_dir_fd=parent)
+    else:
+        os.unlink(HIDDEN + leaf, dir_fd=parent)
+
+
+def _stuck(parent: int, leaf: str, status: os.stat_result) -> str:
+    """Why a file cannot be unlinked by us, as far as that can be asked; "" where nothing is in the way."""
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=parent, effective_ids=True):
+        return f"uid {os.geteuid()} may not write in the folder that it lies in (chown or chmod that folder)"
+    folder = os.fstat(parent)
+    me = os.geteuid()
+    if folder.st_mode & stat.S_ISVTX and me not in (0, status.st_uid, folder.st_uid):
+        return f"it belongs to uid {status.st_uid}, and its folder lets only the owner delete (chown it, or chmod -t)"
+    if _is_untouchable(parent, "."):
+        return "the folder that it lies in is immutable or append-only (chattr -i -a)"
+    return "it is immutable or append-only (chattr -i -a)" if _is_untouchable(parent, leaf) else ""
+
+
+def _is_untouchable(parent: int, leaf: str) -> bool:
+    """False as well where the file system does not tell."""
+    with contextlib.suppress(OSError):
+        fd = os.open(leaf, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            flags = fcntl.ioctl(fd, _GETFLAGS, bytes(8))
+        finally:
+            os.close(fd)
+        return bool(int.from_bytes(flags[:4], sys.byteorder) & _UNTOUCHABLE)
+    return False
+
+
+def _holds(parent: int, leaf: str, named: contract.FileDigest) -> bool:
+    """Whether its bytes are those that the manifest names; a large one is taken at its size."""
+    if named.size_bytes > _CHEAP_BYTES:
+        return True
+    fd = os.open(leaf, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+    with os.fdopen(fd, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == named.sha256
+
+
+def _with_its_files(held: Held, found: list[Held]) -> Held:
+    """A refused manifest is as young as its youngest file, and open while one of them is: it goes after them."""
+    if not held.origin or held.origin != held.name.rpartition("/")[2]:
+        return held
+    its = [each for each in found if each.origin == held.origin]
+    opener = next((each.open_by for each in its if each.open_by), "")
+    return dataclasses.replace(held, age_s=min(each.age_s for each in its), open_by=opener)
+
+
+def _origins(folder: int) -> dict[str, str]:
+    """By name in quarantine/: the manifest there that names it, itself included."""
+    origins: dict[str, str] = {}
+    names = os.listdir(folder)
+    for manifest in names:
+        if f"{contract.MANIFEST_SUFFIX}" not in manifest:
+            continue
+        origins[manifest] = manifest
+        try:
+            files = {file.name for file in _read_manifest(folder, manifest).files}
+        except (OSError, CheckpointError):
+            continue  # a refused one may be anything: what it names is not known
+        for name in names:
+            if name in files or ((match := _MOVED.fullmatch(name)) and match[1] in files):
+                origins.setdefault(name, manifest)
+    return origins
 
 
 def _is_of(file: os.stat_result, manifest: os.stat_result, named: contract.FileDigest) -> bool:

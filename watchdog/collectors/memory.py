@@ -29,6 +29,15 @@ def parse_meminfo(text: str) -> dict[str, int]:
     return values
 
 
+def memory_total(roots: Roots) -> int:
+    """MemTotal of the host, bytes. Raises OSError, ValueError."""
+    with open(f"{roots.proc}/meminfo", encoding="ascii", errors="replace") as file:
+        meminfo = parse_meminfo(file.read())
+    if "MemTotal" not in meminfo:
+        raise ValueError(f"{roots.proc}/meminfo has no MemTotal")
+    return meminfo["MemTotal"]
+
+
 def cached(meminfo: dict[str, int]) -> int:
     """What the host keeps because nobody asked for the room yet: Buffers + Cached + SReclaimable - Shmem, bytes.
 

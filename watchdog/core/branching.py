@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from watchdog.core.choice import Checkpoint, Choice, Known
 from watchdog.core.state import Record
 
+NO_REASON = "no reason was given"
 _SHOWN_STEPS = 20
+_SAID_CHARACTERS = 300
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,13 +23,39 @@ class GoBack:
     afresh: bool = False
 
 
-def unverified(step: int, known: Iterable[Known]) -> str | None:
-    """Why a step cannot be asked for: it was never verified. None when it was."""
-    steps = sorted({each.step for each in known})
+def said_by(text: object, instead: str) -> str:
+    """What a person wrote, as it is recorded and shown: cut, and without what moves a terminal's cursor."""
+    cut = "" if text is None else str(text)[:_SAID_CHARACTERS]
+    return "".join(each if each.isprintable() else "?" for each in cut) or instead
+
+
+def unverified(
+    step: int,
+    known: Iterable[Known],
+    *,
+    there: Collection[Known] | None = None,
+    pruned: Mapping[int, str] | None = None,
+) -> str | None:
+    """Why a step cannot be asked for: it was never verified, or is gone since. None when it can be.
+
+    `there`: what lies in the folder; None where nobody looked. `pruned`: steps with when that was, in words.
+    """
+    known = tuple(known)
+    ever = {each.step for each in known}
+    steps = sorted({each.step for each in known if there is None or each in there})
     if step in steps:
         return None
-    if not steps:
+    if not ever:
         return f"--from {step}: no step of this job was ever verified"
+    if step in ever:
+        when = (pruned or {}).get(step)
+        gone = f"was pruned at {when}" if when else "was verified, and its checkpoint is not in the folder any more"
+        if not steps:
+            return f"--from {step}: step {step} {gone}; no other is left"
+        shown = ", ".join(str(each) for each in steps[-_SHOWN_STEPS:])
+        return f"--from {step}: step {step} {gone}; verified and there are {shown}"
+    if not steps:
+        return f"--from {step}: step {step} was never verified; of those that were none is left in the folder"
     shown = ", ".join(str(each) for each in steps[-_SHOWN_STEPS:])
     more = f" and {len(steps) - _SHOWN_STEPS} before them" if len(steps) > _SHOWN_STEPS else ""
     return f"--from {step}: step {step} was never verified; verified are {shown}{more}"
@@ -47,8 +75,8 @@ def refusal_of(step: int, choice: Choice | None, error: str | None) -> str:
 def branched(checkpoint: Checkpoint, *, by: str, why: str) -> Record:
     """The record that makes it so."""
     words = (
-        f"back to step {checkpoint.step} {checkpoint.digest[:12]}… ({by}: {why}); what was saved beyond it stays where "
-        "it is and is not chosen"
+        f"back to step {checkpoint.step} {checkpoint.digest[:12]}… ({by}: {why}); what was saved beyond it is not "
+        "chosen any more; [retention] lets go all but its newest"
     )
     data = {"step": checkpoint.step, "digest": checkpoint.digest, "run_id": checkpoint.run_id, "by": by, "why": why}
     return Record("branched", words, data)

@@ -2,8 +2,7 @@
 
 A candidate is resumed from only when its bytes were verified, its lineage is this job's, and it is not a changed
 version of something that was verified before. Where a person went back to an earlier step (`watchdog relaunch --from`),
-what had been saved beyond it is of an abandoned branch: it stays where it is and is not chosen, see
-docs/decisions/0020.
+what had been saved beyond it is of an abandoned branch and is not chosen, see docs/decisions/0020.
 """
 
 from __future__ import annotations

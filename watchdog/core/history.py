@@ -11,6 +11,7 @@ from watchdog.core.causes import Cause
 from watchdog.core.choice import Known, Line, back_to
 from watchdog.core.deadlines import time_from
 from watchdog.core.gpumemory import GpuMemory, after
+from watchdog.core.retention import HIDDEN
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +92,8 @@ class History:
     run_ids: tuple[str, ...] = ()  # all that were ever launched, oldest first
     cleared: str | None = None  # a run whose suspects a person has cleared
     refused_runs: frozenset[str] = frozenset()
+    deleting: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by manifest: its digest
+    moved: frozenset[str] = frozenset()  # names of the manifests that were moved to quarantine/
     last_sentence: str = ""
     last_wall_s: float = 0.0
 
@@ -108,6 +111,7 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
     history = History() if history is None else history
     known, run_ids = dict.fromkeys(history.known), dict.fromkeys(history.run_ids)
     newest, newest_wall_s = history.newest, history.newest_wall_s
+    deleting, moved = dict(history.deleting), set(history.moved)
     for event in events:
         history = _after(history, event)
         if event.kind == "checkpoint_verified":
@@ -119,6 +123,12 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
         elif event.kind == "checkpoint_refused" and newest is not None and event.data.get("step") == newest.step:
             older = [entry for entry in known if entry.step < newest.step and not history.line.abandons(entry)]
             newest, newest_wall_s = max(reversed(older), key=lambda entry: entry.step, default=None), None
+        elif event.kind == "prune_planned" and event.data.get("digest"):
+            deleting[str(event.data.get("name")).removeprefix(HIDDEN)] = str(event.data["digest"])
+        elif event.kind == "pruned" and event.data.get("freed_bytes") is not None:
+            deleting.pop(str(event.data.get("name")).removeprefix(HIDDEN), None)
+        elif event.kind == "checkpoint_moved":
+            moved.add(str(event.data.get("place")).rpartition("/")[2])
         elif event.kind == "run_launching":
             run_ids[str(event.data["run_id"])] = None
         elif event.kind == "branched":
@@ -127,9 +137,17 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
             history = dataclasses.replace(history, line=back_to(history.line, newest, run_ids, words))
         elif event.kind == "archived":
             known.clear()
+            deleting.clear()
+            moved.clear()
             newest, newest_wall_s = None, None
     return dataclasses.replace(
-        history, known=tuple(known), run_ids=tuple(run_ids), newest=newest, newest_wall_s=newest_wall_s
+        history,
+        known=tuple(known),
+        run_ids=tuple(run_ids),
+        newest=newest,
+        newest_wall_s=newest_wall_s,
+        deleting=deleting,
+        moved=frozenset(moved),
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from watchdog.core.branching import unverified
 from watchdog.core.choice import Known, Line
 from watchdog.core.view import GateView, StatusView
 
+FINISHED = "the job is finished; go back with --from STEP, or begin again: watchdog run --new"
 # What a living run itself keeps closed, or may: it is looked at again when it is over.
 _HELD_BY_A_RUN = ("memory", "devices")
 
@@ -85,25 +85,27 @@ def plan_relaunch(
     *,
     candidates: Sequence[Verified],
     known: Sequence[Known],
+    refused: str | None = None,
     next_number: int,
     clock_words: Mapping[float, str],
     devices: Mapping[str, str] | None = None,
 ) -> RelaunchPlan:
     """`candidates`: see `in_folder`. `clock_words`: a moment of the wall clock in words, for those that are named.
 
+    `refused`: why the step that is wished for cannot be asked for; None: it can be, or none is wished for.
     `devices`: what is to be proven of each, by UUID.
     """
     run = view.run
     alive = run is not None and run.alive is not False
     steps: list[PlanStep] = []
     against: list[str] = []
-    if wish.step is not None and (refused := unverified(wish.step, known)) is not None:
+    if refused is not None:
         against.append(refused)
     elif wish.step is not None:
-        words = f"what was saved beyond step {wish.step} stays where it is, and is not chosen any more"
+        words = f"what was saved beyond step {wish.step} is not chosen any more; [retention] lets go all but its newest"
         steps.append(PlanStep(name="back", words=words))
     if view.state == "finished" and wish.step is None:
-        against.append("the job is finished; go back with --from STEP, or begin again: watchdog run --new")
+        against.append(FINISHED)
     if view.hold_reason is not None:
         steps.append(PlanStep(name="lift", words=f"the hold is lifted: {view.hold_reason}"))
         if alive and view.supervisor_pid is not None:
@@ -122,7 +124,7 @@ def plan_relaunch(
         steps.append(PlanStep(name="proof", words="nothing is stopped: no run is alive", holds=True))
     chosen, words, why = _chosen(told, wish, candidates, known, clock_words)
     steps.append(PlanStep(name="choose", words=words, holds=None if why is None else False))
-    against += [] if why is None else [why]
+    against += [] if why is None or why in against else [why]
     gates, closed = _gates(view.gates, alive=alive, number=None if run is None else run.number)
     steps += gates
     if not any(gate.name.startswith("device ") for gate in view.gates):  # those of a supervisor that waits say more

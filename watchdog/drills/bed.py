@@ -25,7 +25,9 @@ from watchdog.actuators.signals import Sent, signal_process
 from watchdog.collectors.processes import is_alive, process_table, read_process
 from watchdog.collectors.run import read_start
 from watchdog.core.identity import ProcessId
+from watchdog.drills.interrupts import held_off
 from watchdog.folders import RunFolder
+from watchdog.ledger import parse_line
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -45,6 +47,14 @@ def wait_for(look: Callable[[], T | None], what: str, *, timeout_s: float = PATI
             raise BedError(f"not within {timeout_s:g} s: {what}; last seen {seen!r}")
         time.sleep(every_s)
     return seen
+
+
+def _event(line: bytes, number: int) -> dict[str, Any]:
+    """One line of the ledger. Raises BedError."""
+    event = parse_line(line)
+    if event is None:
+        raise BedError(f"line {number} of the ledger is no record: {line[:100]!r}")
+    return {**json.loads(line), "data": dict(event.data)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +152,7 @@ class Bed:
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """`watchdog run` in the background; what it says is added to `screen.txt`."""
-        with open(self.seen / "screen.txt", "ab") as screen:
+        with open(self.seen / "screen.txt", "ab") as screen, held_off():
             process = subprocess.Popen(
                 self.command("run", *words),
                 stdin=subprocess.DEVNULL,
@@ -152,7 +162,7 @@ class Bed:
                 cwd="/",
                 start_new_session=True,
             )
-        self.supervisors.append(process)
+            self.supervisors.append(process)
         return process
 
     def call(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
@@ -182,13 +192,14 @@ class Bed:
 
     # --- what is seen ---------------------------------------------------------------------------------------
     def events(self) -> list[dict[str, Any]]:
-        """The ledger. A line that is no JSON raises: it should be intact, always (a torn last line is passed over)."""
+        """The ledger; a torn last line is passed over. Raises BedError for one that is no record: all should be."""
         try:
             content = (self.state / "ledger.jsonl").read_bytes()
         except FileNotFoundError:
             return []
         whole, _, _torn = content.rpartition(b"\n")
-        return [json.loads(line) for line in whole.split(b"\n") if line and line not in self.spoiled]
+        lines = [line for line in whole.split(b"\n") if line and line not in self.spoiled]
+        return [_event(line, number) for number, line in enumerate(lines, start=1)]
 
     def kinds(self, *kinds: str) -> list[dict[str, Any]]:
         return [event for event in self.events() if event["event"] in kinds]
@@ -245,8 +256,13 @@ class Bed:
 
     def tell(self) -> str:
         """For a failure: the ledger in words, the screen, the end of the trainer's output."""
-        said = "\n".join(f"  {event['event']}: {event['sentence']}" for event in self.events())
-        run_id = (self.kinds("run_launching") or [{"data": {"run_id": "-"}}])[-1]["data"]["run_id"]
+        try:
+            events = self.events()
+        except BedError as error:
+            return f"{error}\nscreen:\n{self.screen[-3000:]}"
+        said = "\n".join(f"  {event['event']}: {event['sentence']}" for event in events)
+        launched = [event["data"]["run_id"] for event in events if event["event"] == "run_launching"]
+        run_id = (launched or ["-"])[-1]
         log = self.state / "runs" / run_id / "output.log"
         output = log.read_bytes()[-1500:].decode(errors="replace") if log.exists() else ""
         return f"ledger:\n{said}\nscreen:\n{self.screen[-3000:]}\noutput:\n{output}"

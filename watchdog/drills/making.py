@@ -128,8 +128,7 @@ def refuse_memory(ring: Ring) -> None:
 
 def out_of_memory(ring: Ring) -> None:
     trainer = ring.trainer
-    limit = MemoryLimit(_ROOM_BYTES)
-    ring.cleanup.callback(limit.close)
+    limit = MemoryLimit(_ROOM_BYTES, ring.cleanup)
     if not ring.bed.is_ours(trainer):
         raise BedError(f"pid {trainer.pid} is not proven to be of this drill: its limits were left alone")
     ring.bed.harmed.add(trainer.pid)
@@ -160,9 +159,7 @@ def free_disk(ring: Ring) -> None:
 
 
 def read_only(ring: Ring) -> None:
-    folder = ReadOnly(ring.bed.checkpoints)
-    ring.kept["folder"] = folder
-    ring.cleanup.callback(folder.close)
+    ring.kept["folder"] = ReadOnly(ring.bed.checkpoints, ring.cleanup)
 
 
 def writable(ring: Ring) -> None:
@@ -274,9 +271,7 @@ def mend_data(ring: Ring) -> None:
 # --- locks --------------------------------------------------------------------------------------------------------
 def foreign_holder(ring: Ring) -> None:
     lock = ring.bed.checkpoints / contract.CONTROL_FOLDER / contract.RUN_LOCK
-    holder = LockHolder(sys.executable, lock)
-    ring.cleanup.callback(holder.close)
-    ring.kept["holder"] = holder
+    ring.kept["holder"] = LockHolder(sys.executable, lock, ring.cleanup)
     ring.bed.strike(ring.trainer)
 
 

@@ -14,10 +14,26 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
+from watchdog.drills.interrupts import held_off
+
 _CGROUPS = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
+
+
+# PR_SET_PDEATHSIG = 1 (linux/prctl.h), set by the child itself and kept by its exec: whoever holds something for a
+# drill ends with it, even by a KILL that leaves no time for cleaning up.
+_ENDS_WITH_US = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+def _ending_with_us(command: list[str]) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", _ENDS_WITH_US, str(os.getpid()), *command]
 
 
 class PlaceError(Exception):
@@ -25,19 +41,23 @@ class PlaceError(Exception):
 
 
 class Disk:
-    """A small tmpfs at `path`, in a mount namespace of its own; seen from here at `seen`. Raises PlaceError."""
+    """A small tmpfs at `path`, in a mount namespace of its own; seen from here at `seen`. Raises PlaceError.
 
-    def __init__(self, path: Path, size: str = "12m") -> None:
+    `cleanup` takes its `close` before anything is waited for, as with everything here.
+    """
+
+    def __init__(self, path: Path, cleanup: contextlib.ExitStack, size: str = "12m") -> None:
         if why := why_no_disk():
             raise PlaceError(why)
         self.path = path
         path.mkdir()
         script = f'mount -t tmpfs -o size={size} tmpfs "$0" && echo mounted && exec sleep 600'
-        self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(path)]
+        with held_off():
+            self._holder = subprocess.Popen(
+                _ending_with_us(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+            cleanup.callback(self.close)
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != b"mounted\n":
             self.close()
@@ -69,23 +89,22 @@ class Disk:
         (self.seen / "filling").unlink()
 
     def close(self) -> None:
-        """The namespace ends with its holder, and the mount with it."""
-        self._holder.kill()
-        self._holder.communicate()
+        """The namespace ends with its holder, and the mount with it. Twice does no harm."""
+        _end(self._holder)
 
 
 class MemoryLimit:
     """A memory cgroup of `limit_bytes` that nobody is in. Raises PlaceError."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, cleanup: contextlib.ExitStack) -> None:
         top, name = _cgroup_top()
         self.path = top / f"gpuhost-watchdog-drill-{os.getpid()}"
         try:
-            self.path.mkdir()
+            with held_off():
+                self.path.mkdir()
+                cleanup.callback(self.close)
             (self.path / name).write_text(str(limit_bytes))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
             raise PlaceError(f"no memory cgroup can be made at {self.path}: {error.strerror}") from error
 
     def take(self, pid: int) -> None:
@@ -96,8 +115,17 @@ class MemoryLimit:
         return not (self.path / "cgroup.procs").read_text().strip()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
+        """Twice does no harm. Raises OSError when somebody is still in it after two seconds."""
+        deadline = time.monotonic() + 2.0
+        while True:
+            try:
+                self.path.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError as error:  # the kernel takes the dead out of it a little later
+                if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
 
 def _cgroup_top() -> tuple[Path, str]:
@@ -115,12 +143,15 @@ class LockHolder:
         "print('held', flush=True); signal.raise_signal(signal.SIGSTOP); signal.pause()"
     )
 
-    def __init__(self, python: str, lock: Path) -> None:
-        self._process = subprocess.Popen(
-            [python, "-I", "-S", "-c", self._BODY, str(lock)], stdout=subprocess.PIPE, cwd="/", start_new_session=True
-        )
+    def __init__(self, python: str, lock: Path, cleanup: contextlib.ExitStack) -> None:
+        command = _ending_with_us([python, "-I", "-S", "-c", self._BODY, str(lock)])
+        with held_off():
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
+            cleanup.callback(self.close)
         assert self._process.stdout is not None
-        self._process.stdout.readline()
+        if self._process.stdout.readline() != b"held\n":
+            self.close()
+            raise PlaceError(f"nobody else can take a share of the lock {lock}")
 
     @property
     def pid(self) -> int:
@@ -128,10 +159,14 @@ class LockHolder:
 
     def close(self) -> None:
         """Our own child, not reaped: its number is its own. Twice does no harm."""
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        _end(self._process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 class ReadOnly:
@@ -146,13 +181,15 @@ class ReadOnly:
         0x10,
     )  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL: linux/fs.h
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
         self._folder = folder
         self._mode = folder.stat().st_mode
-        if os.geteuid() == 0:
-            self._immutable(True)
-        else:
-            folder.chmod(0o555)
+        with held_off():
+            if os.geteuid() == 0:
+                self._immutable(True)
+            else:
+                folder.chmod(0o555)
+            cleanup.callback(self.close)
 
     def close(self) -> None:
         if os.geteuid() == 0:
@@ -193,8 +230,9 @@ def why_no_memory_limit() -> str:
     if os.geteuid() != 0:
         return "a memory cgroup needs root"
     try:
-        MemoryLimit(2**30).close()
-    except PlaceError as error:
+        with contextlib.ExitStack() as cleanup:
+            MemoryLimit(2**30, cleanup)
+    except (PlaceError, OSError) as error:
         return str(error)
     return ""
 
@@ -203,7 +241,8 @@ def why_no_read_only() -> str:
     """Why a folder cannot be made read-only here; empty when it can."""
     with tempfile.TemporaryDirectory(prefix="gpuhost-watchdog-drill-") as folder:
         try:
-            ReadOnly(Path(folder)).close()
+            with contextlib.ExitStack() as cleanup:
+                ReadOnly(Path(folder), cleanup)
         except PlaceError as error:
             return str(error)
     return ""

@@ -6,6 +6,7 @@ Refuses to call it well when a drill could not be made.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchdog.drills.faults import FAULTS, NOT_MADE, Fault, by_name
+from watchdog.drills.interrupts import NUMBERS, Interrupted
 from watchdog.drills.run import Result, drill
 from watchdog.errors import EXIT_FAILURE, EXIT_OK, SettingsError
 
@@ -90,6 +92,16 @@ def line(cells: Sequence[str]) -> str:
 def perform(pairs: Sequence[tuple[Fault, str]], *, as_json: bool, say: Callable[[str], None]) -> int:
     """Each in its turn. Returns the exit code: 0 when each ended as it should."""
     _clean_up_when_interrupted()
+    try:
+        return _each(pairs, as_json=as_json, say=say)
+    except Interrupted as error:
+        done = "everything of this drill is ended and removed"
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            say("\n".join(["not everything is ended and removed:", *error.left]) if error.left else done)
+        raise
+
+
+def _each(pairs: Sequence[tuple[Fault, str]], *, as_json: bool, say: Callable[[str], None]) -> int:
     results: list[Result] = []
     skipped: list[tuple[Fault, str]] = []
     if not as_json:
@@ -128,14 +140,18 @@ def say_on_terminal(words: str) -> None:
 
 
 def _clean_up_when_interrupted() -> None:
-    """The first Ctrl-C (or TERM, or a closed terminal) ends the drill; no second one ends its cleaning up."""
+    """The first Ctrl-C (or TERM, or a closed terminal) ends the drill; no second one ends its cleaning up.
+
+    What is ignored stays so: under nohup a closed terminal ends nothing.
+    """
 
     def on_signal(_number: int, _frame: object) -> None:
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
-        say_on_terminal("interrupted: everything of this drill is ended and removed")
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            say_on_terminal("interrupted: ending and removing what this drill made")
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, on_signal)

@@ -23,12 +23,14 @@ from watchdog.core.causes import Cause
 from watchdog.drills import job
 from watchdog.drills.bed import Bed, BedError, Living, wait_for
 from watchdog.drills.faults import Fault, Need, Outcome
+from watchdog.drills.interrupts import Interrupted, held_off
 from watchdog.drills.making import Ring
 from watchdog.drills.places import Disk, PlaceError
 from watchdog.errors import ControlError
 
 STEPS = 40
 DEADLINE_S = 90.0
+_WRONG = (AssertionError, OSError, PlaceError, ControlError, subprocess.TimeoutExpired, ValueError)
 _STRIKE_STEP = 12  # past two checkpoints, before an evaluation
 _PHASES = ("start", "import", "prepare", "load", "compile", "first_step", "train", "evaluate", "save", "drain")
 _ENDS = ("run_stopping", "run_ended", "run_weighed")
@@ -75,15 +77,37 @@ def drill(fault: Fault, phase: str, *, make_bed: Callable[..., Bed] = Bed, eyes:
     """
     began_s = time.monotonic()
     seen = _Seen(fault=fault, phase=phase)
-    folder = Path(tempfile.mkdtemp(prefix="gpuhost-watchdog-drill-"))
+    left: list[str] = []
+    stack, folder = contextlib.ExitStack(), None
     try:
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as outer:
+            with held_off():
+                folder = Path(tempfile.mkdtemp(prefix="gpuhost-watchdog-drill-"))
+                outer.callback(_clean, stack, folder, left)
             _perform(seen, folder, stack, make_bed, eyes)
-    except (AssertionError, OSError, PlaceError, ControlError, subprocess.TimeoutExpired) as error:
+    except KeyboardInterrupt:
+        if folder is not None and not left:  # it may have come before the cleaning held it off; twice does no harm
+            _clean(stack, folder, left)
+        raise Interrupted(tuple(left)) from None
+    except _WRONG as error:
         seen.problems.append(str(error) or type(error).__name__)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    seen.problems += left
     return seen.result(time.monotonic() - began_s)
+
+
+def _clean(stack: contextlib.ExitStack, folder: Path, left: list[str]) -> None:
+    """End and remove all of it; what could not be is told in `left`, so that nothing here hides an interrupt."""
+    with held_off():
+        try:
+            stack.close()
+        except _WRONG as error:
+            left.append(f"not all of the drill could be ended: {str(error) or type(error).__name__}")
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)  # what can be
+            words = f"{folder} could not be removed ({error}): see what is in it, then rm -r it"
+            left += [words] if folder.exists() else []
 
 
 def _perform(seen: _Seen, folder: Path, stack: contextlib.ExitStack, make_bed: Callable[..., Bed], eyes: Eyes) -> None:
@@ -93,9 +117,7 @@ def _perform(seen: _Seen, folder: Path, stack: contextlib.ExitStack, make_bed: C
     expected = job.final_weights(data, STEPS)
     root = folder / "bed"
     root.mkdir()
-    disk = Disk(root / "checkpoints") if Need.DISK in fault.needs else None
-    if disk is not None:
-        stack.callback(disk.close)
+    disk = Disk(root / "checkpoints", stack) if Need.DISK in fault.needs else None
     command = [sys.executable, "-P", "-m", "watchdog.drills.job", "--data", str(data), "--steps", str(STEPS)]
     tables = {*SETTINGS, *fault.settings}
     settings = {name: {**SETTINGS.get(name, {}), **fault.settings.get(name, {})} for name in tables}

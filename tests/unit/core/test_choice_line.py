@@ -111,6 +111,9 @@ def test_a_step_that_was_never_verified_is_told_with_those_that_were() -> None:
     said = unverified(41, [known(50), known(40), known(40, "2-a", 1)])
     assert said == "--from 41: step 41 was never verified; verified are 40, 50"
     assert unverified(41, [known(step) for step in range(0, 30)]).endswith("29 and 10 before them")  # type: ignore[union-attr]
+    left = unverified(40, [known(40), known(50)], there=[known(50)], pruned={40: "02:14:07"})
+    assert left == "--from 40: step 40 was pruned at 02:14:07; verified and there are 50"
+    assert unverified(41, [known(40)], there=[]).endswith("of those that were none is left in the folder")  # type: ignore[union-attr]
     assert unverified(0, []) == "--from 0: no step of this job was ever verified"
 
 
