@@ -153,19 +153,18 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         # one that can save began to beat only after the leader was asked: a wrapper may have died of that TERM.
         run = dataclasses.replace(run, stop=dataclasses.replace(stop, asked=True, asked_of=beater))
         return dataclasses.replace(state, run=run), Plan(rule="ask again", actions=(Terminate(beater),))
-    kill_from_s = _extended(stop, beat, policy)
-    if kill_from_s > stop.kill_from_s > seen.now_s:
-        stop = dataclasses.replace(stop, kill_from_s=kill_from_s, give_up_s=kill_from_s + policy.kill_wait_s)
+    if beat is not None and not stop.killing:
+        stop = dataclasses.replace(stop, saving_until_s=_saving_until_s(stop, beat, policy))
         run = dataclasses.replace(run, stop=stop)
         state = dataclasses.replace(state, run=run)
-    if seen.now_s < stop.kill_from_s:
+    if seen.now_s < (stop.kill_from_s if stop.killing else max(stop.kill_from_s, stop.saving_until_s)):
         if seen.leader_alive or beater is not None or seen.shim is not Shim.ALIVE:
             return state, Plan(rule="grace")
         if not stop.rest_asked:
             if run.beat_seen:
                 # Whoever could save is gone: what is left is not worth the rest of the grace.
                 kill_from = min(stop.kill_from_s, seen.now_s + policy.remnant_s)
-                stop = dataclasses.replace(stop, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
+                stop = dataclasses.replace(stop, kill_from_s=kill_from, saving_until_s=0.0)
             run = dataclasses.replace(run, stop=dataclasses.replace(stop, rest_asked=True))
             return dataclasses.replace(state, run=run), Plan(rule="ask the rest", actions=(TerminateRest(),))
         return state, Plan(rule="grace")
@@ -178,10 +177,16 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     return to_hold(state, seen, policy, _why_it_lives(run, seen))
 
 
-def _extended(stop: Stop, beat: BeatSeen | None, policy: Policy) -> float:
-    """A run that says it is saving gets that phase's time, counted from its word; the drain's deadline is the limit."""
-    if beat is None or not beat.alive or beat.beat.phase not in ("save", "drain"):
-        return stop.kill_from_s
+def _saving_until_s(stop: Stop, beat: BeatSeen, policy: Policy) -> float:
+    """A run that says it is saving gets that phase's time, counted from its word; the drain's deadline is the limit.
+
+    One that has saved and goes on with something else has lost it: whoever ignores the request saves every now and
+    then as well.
+    """
+    if not beat.alive:
+        return stop.saving_until_s  # what is left of it is judged by itself
+    if beat.beat.phase not in ("save", "drain"):
+        return 0.0
     word = beat.beat.monotonic_s + policy.deadlines_s[beat.beat.phase]
     return min(word, stop.since_s + max(policy.deadlines_s["drain"], policy.grace_s))
 

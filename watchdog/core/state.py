@@ -23,7 +23,10 @@ class Wish(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """A stop under way. `kill_from_s`: when KILL begins; `give_up_s`: when it is called unkillable."""
+    """A stop under way. `kill_from_s`: when KILL begins; `give_up_s`: when it is called unkillable.
+
+    `saving_until_s`: for so long its word that it saves keeps it from KILL, and for no longer than that is its word.
+    """
 
     cause: Cause
     reason: str
@@ -33,6 +36,7 @@ class Stop:
     hold_after: bool = False
     asked: bool = True  # TERM was sent
     asked_of: ProcessId | None = None  # to whom; None = the leader
+    saving_until_s: float = 0.0
     killing: bool = False  # KILL was sent at least once
     rest_asked: bool = False  # what the leader left behind got its TERM
 

@@ -11,7 +11,7 @@ from watchdog.core.facts import Absent, Unknown
 from watchdog.core.identity import ProcessId
 from watchdog.core.phase import Phase
 from watchdog.core.seen import EndSeen, Request, Seen, Shim
-from watchdog.core.state import Action, Choose, Kill, State, Terminate, TerminateRest
+from watchdog.core.state import Action, Choose, Kill, State, Stop, Terminate, TerminateRest
 
 POLICY = make_policy(leave_on_hold=False, grace_s=1800.0)
 EXIT_0 = EndSeen(cause=Cause.FINISHED, words="exit 0")
@@ -208,3 +208,39 @@ def test_what_a_wrapper_left_is_asked_too_and_has_the_rest_of_the_grace() -> Non
     assert plan.actions == (), "asked once, and not killed before the grace is over"
     state, plan = decide(state, alive(1.0 + policy.grace_s, **left), policy)
     assert plan.actions == (Kill(),)
+
+
+SHORT = make_policy(leave_on_hold=False, grace_s=10.0)  # a save may take 60 s
+
+
+def asked_to_end() -> State:
+    """Killed at 20.0 if it says nothing."""
+    stop = Stop(cause=Cause.STALLED, reason="late", since_s=10.0, kill_from_s=20.0, give_up_s=40.0, asked_of=BEATER)
+    return State(phase=Phase.STOPPING, since_s=10.0, run=make_run(stop=stop))
+
+
+def killed_at(*beats: tuple[float, object]) -> float:
+    """When KILL is sent, with these beats seen from their moments on; looked at each second."""
+    state = asked_to_end()
+    for now_s in range(11, 200):
+        beat = [seen for from_s, seen in beats if from_s <= now_s][-1]
+        state, plan = decide(state, alive(float(now_s), beat=beat), SHORT)
+        if Kill() in plan.actions:
+            return float(now_s)
+    raise AssertionError("never")
+
+
+def saving(now_s: float, seq: int) -> object:
+    return make_beat(now_s, seq=seq, phase="save")
+
+
+def test_one_that_saves_gets_the_time_for_it() -> None:
+    assert killed_at((0.0, make_beat(5.0)), (15.0, saving(15.0, 2))) == 75.0
+    torn = [(float(moment_s), Unknown("torn")) for moment_s in range(16, 200)]
+    assert killed_at((0.0, saving(15.0, 2)), *torn) == 75.0
+
+
+def test_one_that_has_saved_and_trains_on_has_lost_that_time() -> None:
+    """It ignores the request, and saves every now and then as always."""
+    assert killed_at((0.0, make_beat(5.0)), (15.0, saving(15.0, 2)), (17.0, make_beat(17.0, seq=3))) == 20.0
+    assert killed_at((0.0, saving(15.0, 2)), (33.0, make_beat(33.0, seq=3))) == 33.0
