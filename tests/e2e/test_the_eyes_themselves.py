@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench import campaign_judge as judge
-from bench.campaign_bed import Bed, wait_for
+from bench.campaign_bed import Bed, BedError, wait_for
 from bench.campaign_observer import Observer
 from watchdog import contract
 
@@ -108,8 +108,9 @@ def test_a_run_that_nobody_saw_is_a_problem() -> None:
 def test_a_torn_line_in_the_middle_of_the_ledger_is_seen(counter_bed: Callable[..., Bed]) -> None:
     bed = counter_bed()
     bed.state.mkdir(parents=True)
-    (bed.state / "ledger.jsonl").write_bytes(b'{"event": "a"}\n{"ev\n{"event": "b"}\n')
-    with pytest.raises(ValueError, match="line 1"):
+    first, third = (b'{"seq": %d, "wall_s": 1.0, "event": "a", "sentence": "b"}\n' % number for number in (1, 3))
+    (bed.state / "ledger.jsonl").write_bytes(first + b'{"seq": 2, "wa\n' + third)
+    with pytest.raises(BedError, match="line 2 of the ledger is no record"):
         bed.events()
 
 
