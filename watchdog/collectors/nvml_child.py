@@ -27,7 +27,6 @@ _MISMATCH = 18  # nvml.h: library and kernel module are of different versions
 COMM = b"watchdog-nvml"  # the command in /proc: who looks for users of a GPU leaves out who only asks
 _EVERY_S = 1.0
 _MOST_SAMPLES = 20
-_GLANCE = 4  # as in nvml_questions.py, which is imported late
 _PIPE_BYTES = 60_000  # a pipe holds 65,536; of what is longer the parent has the rest a turn later
 
 
@@ -41,7 +40,9 @@ def _wanted(said: bytes) -> int:
 
 def _is_full(answer: dict[str, Any]) -> bool:
     """Whether any device was asked more than at a glance."""
-    return any(len(row[3]) > _GLANCE for row in answer["devices"])
+    from watchdog.collectors.nvml_questions import GLANCE  # there already, with the sampler
+
+    return any(len(row[3]) > GLANCE for row in answer["devices"])
 
 
 def _waiter() -> select.poll:
