@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import signal
 
 from watchdog import contract
 from watchdog.checks.xid_table import ACTION, WORDS
 from watchdog.classify.log_tail import (
+    WORKER_GONE,
+    WORKER_KILLED,
     Failure,
     Meaning,
     failure_in,
@@ -22,6 +25,7 @@ from watchdog.classify.log_tail import (
     meaning_of_lines,
     plain_lines,
     signalled_worker,
+    worker_pids,
 )
 from watchdog.core.causes import Cause
 from watchdog.core.kernel import KernelKind, KernelLine
@@ -37,7 +41,11 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 _OF_THE_TRAINER = frozenset({"restart", "log", "ignore"})
 _OF_DEVICES = frozenset({Cause.CUDA_ERROR, Cause.DRIVER_GONE, Cause.DEVICE_FAULT, Cause.CUDA_OUT_OF_MEMORY})
 _OF_MEMORY = frozenset({Cause.HOST_MEMORY, Cause.OOM_KILL})
-_OF_THE_HOST = _OF_MEMORY | {Cause.DISK_FULL, Cause.DRIVER_GONE, Cause.DEVICE_FAULT, Cause.WALL_REACHED}
+_OF_THE_HOST = _OF_MEMORY | {
+    *(Cause.DISK_FULL, Cause.STORAGE_FAILED, Cause.DRIVER_GONE, Cause.DEVICE_FAULT, Cause.WALL_REACHED)
+}
+_OF_WORKERS = frozenset({WORKER_KILLED, WORKER_GONE})
+_TRACE_OF_C = re.compile(r"^frame #\d+: ")  # below the words that matter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +117,7 @@ def asks_the_kernel(record: ExitRecord | None, *, beat_pid: int | None, log: str
     if end.signal is not None or end.code == 128 + signal.SIGKILL or signalled_worker(log) is not None:
         return True
     told = _told(Evidence(record=record, log=log))
-    return told is None or told.cause in (Cause.OOM_KILL, *_OF_DEVICES)
+    return told is None or told.cause in (Cause.OOM_KILL, Cause.EXITED, *_OF_DEVICES) or bool(worker_pids(log))
 
 
 def classify(evidence: Evidence) -> EndSeen:
@@ -160,17 +168,26 @@ def _of_signal(evidence: Evidence, end: End, number: int, *, by: str = "died of"
         return _of_meaning(evidence, end, told, said)
     if (fault := _device_fault(evidence, end)) is not None:
         return EndSeen(cause=Cause.DEVICE_FAULT, words=f"{said}: {fault}", likely=True)
-    return EndSeen(cause=Cause.SIGNALLED, words=f"{said}, which was not ours")
+    why = "" if told is None else f": {told.words} ({told.line})" if told.words else f": {told.line}"
+    return EndSeen(cause=Cause.SIGNALLED, words=f"{said}, which was not ours{why}")
 
 
-def _oom_kill(evidence: Evidence, end: End) -> tuple[str, bool] | None:
-    """(words, whether it is only likely) of a kill for memory that was meant for the run."""
+def _oom_kill(evidence: Evidence, end: End, *, named: bool = False) -> tuple[str, bool] | None:
+    """(words, whether it is only likely) of a kill for memory that was meant for the run.
+
+    `named`: only where the kernel names a process of the run.
+    """
     lines = _recent(evidence, end, KernelKind.OOM_KILL, _OOM_WINDOW_S)
     record = evidence.record
     pids = {end.pid} | (set() if record is None else {other.pid for other in record.others})
+    workers = worker_pids(evidence.log)
     for line in reversed(lines):
         if line.number in pids:
             return f"the kernel killed it for memory ({line.text})", False
+        if line.number in workers:
+            return f"the kernel killed its worker for memory ({line.text})", False
+    if named:
+        return None
     moment = end.monotonic_s
     for line in reversed(lines):  # from another pid namespace, or of a data worker
         if moment is None or abs(moment - line.at_s) <= _OOM_CLOSE_S:
@@ -190,17 +207,26 @@ def _of_code(evidence: Evidence, end: End) -> EndSeen:
         number, pid = worker
         return _of_signal(evidence, dataclasses.replace(end, pid=pid), number, by=f"{said}: pid {pid} died of")
     told = _told(evidence)
-    if told is not None and told.cause is Cause.OOM_KILL:
+    if told is not None and told.words in _OF_WORKERS:
         return _of_worker(evidence, end, told, said)
     if told is not None and told.cause in _OF_THE_HOST and not (told.likely and end.code in _CODES):
         return _of_meaning(evidence, end, told, said)
     if end.code in _CODES:
         cause, words = _CODES[end.code]
         return EndSeen(cause=cause, words=words)
+    # The words of a program that lost a process of its own may be anything.
+    certain = told is not None and told.cause is not Cause.EXITED
+    if not evidence.ours and (killed := _oom_kill(evidence, end, named=certain)) is not None:
+        return EndSeen(cause=Cause.OOM_KILL, words=f"{said}: {killed[0]}", likely=killed[1])
     if told is not None:
         return _of_meaning(evidence, end, told, said)
     if (fault := _device_fault(evidence, end)) is not None:
         return EndSeen(cause=Cause.DEVICE_FAULT, words=f"{said}: {fault}", likely=True)
+    if end.code is not None and end.code - 128 in _FROM_OUTSIDE:
+        # A shell's word for the signal that its child died of; a program that chose this code by itself is rare.
+        number = end.code - 128
+        seen = _of_signal(evidence, end, number, by=f"{said}, a shell's word for")
+        return dataclasses.replace(seen, likely=True)
     return EndSeen(cause=Cause.EXITED, words=said)
 
 
@@ -211,7 +237,9 @@ def _of_worker(evidence: Evidence, end: End, told: Meaning, said: str) -> EndSee
     if evidence.kernel.lines is None and evidence.kernel.kills is None:
         return _of_meaning(evidence, end, told, said)
     words = f"{said}: {told.words}, and not by the kernel for memory ({told.line})"
-    return EndSeen(cause=Cause.KILLED, words=words, likely=True)
+    # One that is only gone may as well have crashed: that is no bad luck of the host.
+    cause = Cause.EXITED if told.words == WORKER_GONE else Cause.KILLED
+    return EndSeen(cause=cause, words=words, likely=True)
 
 
 _CODES: dict[int | None, tuple[Cause, str]] = {
@@ -289,5 +317,8 @@ def last_error(evidence: Evidence) -> str | None:
     failure = _failure(evidence)
     if failure is not None and failure.chain:
         return contract.printable(first_line(failure.chain[0]))[:_ERROR_LENGTH]
-    lines = [line.strip() for line in plain_lines(evidence.log) if line.strip()]
+    if (told := meaning_of_lines(evidence.log)) is not None:
+        return contract.printable(told.line)[:_ERROR_LENGTH]
+    lines = [line.strip() for line in plain_lines(evidence.log)]
+    lines = [line for line in lines if line and not _TRACE_OF_C.match(line)]
     return contract.printable(lines[-1])[:_ERROR_LENGTH] if lines else None

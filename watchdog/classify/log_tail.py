@@ -63,7 +63,9 @@ def _pattern(cause: Cause, words: str, form: str, *, likely: bool = False) -> Pa
     return Pattern(cause=cause, words=words, form=form, likely=likely)
 
 
-_DRIVER, _NO_MEMORY = "the driver, or the device, is gone", "host memory ran out"
+_DRIVER, _NO_MEMORY, _STORAGE = "the driver, or the device, is gone", "host memory ran out", "the storage failed"
+# Of a process of the run that is no more; who ended it, its parent does not know (ends.py asks the kernel).
+WORKER_KILLED, WORKER_GONE = "a worker process was killed", "a worker process ended unexpectedly"
 
 # The first that fits decides, so the special stands before the general.
 PATTERNS: tuple[Pattern, ...] = (
@@ -125,16 +127,45 @@ PATTERNS: tuple[Pattern, ...] = (
         r"^SystemError: .*read(?:into)?\b.*returned (?:a result with an exception set|NULL without setting)",
         likely=True,
     ),
+    _pattern(Cause.HOST_MEMORY, _NO_MEMORY, r"WinError 1455\b|paging file is too small"),
+    _pattern(Cause.OOM_KILL, "the batch system saw a kill for memory", r"[Dd]etected \d+ oom[-_ ]kill event"),
+    _pattern(Cause.OOM_KILL, WORKER_KILLED, r"DataLoader worker .*is killed by signal: Killed", likely=True),
     _pattern(
-        Cause.OOM_KILL, "a data worker was killed", r"DataLoader worker .*is killed by signal: Killed", likely=True
+        Cause.OOM_KILL,
+        WORKER_GONE,
+        r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly|^BrokenProcessPool\b"
+        r"|subprocesses has abruptly died during map operation",
+        likely=True,
     ),
+    _pattern(
+        Cause.HOST_MEMORY,
+        "shared memory (/dev/shm) ran out",
+        r"DataLoader worker .*is killed by signal: Bus error",
+        likely=True,
+    ),
+    _pattern(
+        Cause.KILLED,
+        WORKER_KILLED,
+        r"DataLoader worker .*is killed by signal: (?:Terminated|Hangup|Interrupt|Quit)",
+        likely=True,
+    ),
+    _pattern(Cause.SIGNALLED, "a worker process crashed", r"DataLoader worker .*is killed by signal: "),
     # Disk. torch.save by name has no errno to tell.
-    _pattern(Cause.DISK_FULL, "the disk is full", r"No space left on device|[Dd]isk quota exceeded"),
+    _pattern(
+        Cause.DISK_FULL,
+        "the disk is full",
+        r"No space left on device|[Dd]isk quota exceeded|not enough space on the disk",
+    ),
+    _pattern(
+        Cause.STORAGE_FAILED,
+        _STORAGE,
+        r"\bInput/output error|\bRead-only file system|\bStale file handle|Transport endpoint is not connected",
+    ),
     _pattern(
         Cause.DISK_FULL,
         "a checkpoint could not be written",
         r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"
-        r"|basic_ios::clear: iostream error",
+        r"|basic_ios::clear: iostream error|\b\d+ requested and \d+ written",
         likely=True,
     ),
     # Time.
@@ -173,6 +204,8 @@ PATTERNS: tuple[Pattern, ...] = (
         r"Connection (?:closed|reset) by peer|Connection (?:refused|timed out)|Read timed out|NCCL (?:error|timeout)"
         r"|Watchdog caught collective operation timeout|Temporary failure in name resolution",
     ),
+    # A main script that cannot be compiled has no traceback.
+    _pattern(Cause.CODE_ERROR, "the program cannot be compiled", r"^(?:Syntax|Indentation|Tab)Error: "),
     # What argparse, a shell and Python itself say of a command that cannot be right.
     _pattern(
         Cause.CODE_ERROR,
@@ -201,7 +234,7 @@ _OF_LAUNCHERS = frozenset(
 
 _RANK = re.compile(r"^(?:\[(?:default\d+|rank\d+)\]:|\[\d+\]:) ?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_BEGIN = re.compile(r"^(?:Original )?Traceback \(most recent call last\):$")
+_BEGIN = re.compile(r"^(?:Original |Exception Group )?Traceback \(most recent call last\):$")
 _LINKED = re.compile(
     r"^(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):$"
@@ -209,14 +242,17 @@ _LINKED = re.compile(
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<name>\S{1,200}))?')
 _EXCEPTION = re.compile(r"^(?P<kind>[A-Za-z_][\w.]{0,200})(?:: ?(?P<message>.*))?$")
 _ERRNO = re.compile(r"^\[Errno (\d{1,4})\]")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|/lib/python\d|\\[Ll]ib\\(?!site)|^<")
+_GROUPED = re.compile(r"^ +(?:\| |\+ (?=Exception Group ))")  # what Python draws around the members of a group
+_WORKER = re.compile(r"\bpid\(?s?\)? (\d[\d, ]{0,400})\) (?:exited unexpectedly|is killed by signal)")
 _SIGNALLED = re.compile(r"Signal (\d{1,2}) \(SIG\w+\) received by PID (\d{1,10})")
 
 
 def plain_lines(text: str) -> list[str]:
     """Lines as a person would read them: no escapes, no rank in front, of a redrawn bar only its last state."""
     lines = (_ESCAPES.sub("", line).rstrip().rpartition("\r")[2] for line in text.replace("\0", "").split("\n"))
-    return [_RANK.sub("", line[:_LOOKED_AT]) for line in lines]
+    plain = [_RANK.sub("", line[:_LOOKED_AT]) for line in lines]
+    return [_GROUPED.sub("", line) for line in plain] if "Exception Group Traceback" in text else plain
 
 
 def failure_in(text: str) -> Failure | None:
@@ -295,11 +331,14 @@ def _place(frames: list[re.Match[str]]) -> str | None:
     return f"{frame['file']}:{frame['line']}" + (f" in {frame['name']}" if frame["name"] else "")
 
 
-ENOMEM, ENOSPC, EDQUOT = 12, 28, 122
+EIO, ENOMEM, ENOSPC, EROFS, ESTALE, EDQUOT = 5, 12, 28, 30, 116, 122
 _BY_NUMBER = {
     ENOMEM: (Cause.HOST_MEMORY, _NO_MEMORY),
     ENOSPC: (Cause.DISK_FULL, "the disk is full"),
     EDQUOT: (Cause.DISK_FULL, "the disk quota is used up"),
+    EIO: (Cause.STORAGE_FAILED, _STORAGE),
+    EROFS: (Cause.STORAGE_FAILED, "the file system is read-only"),
+    ESTALE: (Cause.STORAGE_FAILED, "the network file system lost the file"),
 }
 
 
@@ -318,6 +357,8 @@ def meaning_of(failure: Failure) -> Meaning:
     line = _first_line(texts[0])
     if outer.kind == "EOFError" and re.search(r"/torch/|pickle", failure.inside):
         return Meaning(cause=Cause.CHECKPOINT_REFUSED, words="the checkpoint is empty", line=line, likely=True)
+    if outer.kind in ("EOFError", "ConnectionResetError") and re.search(r"[/\\]multiprocessing[/\\]", failure.inside):
+        return Meaning(cause=Cause.OOM_KILL, words=WORKER_GONE, line=line, likely=True)
     if outer.kind == "KeyboardInterrupt":
         return Meaning(cause=Cause.KILLED, words="it was interrupted", line=line)
     if outer.kind in _COMES_AND_GOES or outer.kind in _OF_LAUNCHERS:
@@ -344,6 +385,12 @@ def signalled_worker(text: str) -> tuple[int, int] | None:
     """(signal, pid) of the worker whose death ended a launcher (torchrun), None where it does not say so."""
     found = _SIGNALLED.findall("\n".join(plain_lines(text)[-_NATIVE_LINES:]))
     return (int(found[-1][0]), int(found[-1][1])) if found else None
+
+
+def worker_pids(text: str) -> frozenset[int]:
+    """The workers of which the end of this text says that they are gone."""
+    found = _WORKER.findall("\n".join(plain_lines(text)[-_RECENT_LINES:]))
+    return frozenset(int(pid) for pids in found for pid in pids.split(",") if pid.strip().isdigit())
 
 
 def _text(link: Link) -> str:

@@ -23,6 +23,7 @@ class Cure(enum.Enum):
     RELAUNCH = "relaunch"
     MAKE_ROOM = "make room in host memory, then relaunch"
     FREE_DISK = "free disk space, then relaunch"
+    MEND_STORAGE = "look at the disk and the kernel log, then relaunch"
     SMALLER = "make room on the device, or a smaller batch, then relaunch"
     PROVE_DEVICE = "prove the device, then relaunch"
     WAIT_FOR_DRIVER = "wait for the driver, then relaunch"
@@ -54,6 +55,7 @@ class Cause(enum.Enum):
     DRIVER_GONE = "driver_gone"  # no driver, none that fits, or no device that answers
     BRIDGE_DEAD = "bridge_dead"  # the GPU bridge of WSL makes no processes any more
     DISK_FULL = "disk_full"
+    STORAGE_FAILED = "storage_failed"  # an I/O error, a disk that went read-only, a network file system that is gone
     CHECKPOINT_REFUSED = "checkpoint_refused"  # the trainer refused what it was given
     DATA_ERROR = "data_error"  # the data cannot be used
     NUMERIC = "numeric"  # loss or gradient not finite, or beyond its limit
@@ -102,6 +104,7 @@ _MEANS: dict[Cause, tuple[Spends, Cure]] = {
     Cause.DRIVER_GONE: (Spends.HOST, Cure.WAIT_FOR_DRIVER),
     Cause.BRIDGE_DEAD: (Spends.HOST, Cure.RESTART_HOST),
     Cause.DISK_FULL: (Spends.HOST, Cure.FREE_DISK),
+    Cause.STORAGE_FAILED: (Spends.HOST, Cure.MEND_STORAGE),
     Cause.CHECKPOINT_REFUSED: (Spends.TRAINER, Cure.VERIFY),
     Cause.DATA_ERROR: (Spends.TRAINER, Cure.MEND_DATA),
     Cause.NUMERIC: (Spends.TRAINER, Cure.RELAUNCH),

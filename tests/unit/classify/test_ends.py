@@ -30,7 +30,9 @@ def line(kind: KernelKind, at_s: float, number: int | None = None, text: str = "
         (record(0), Cause.FINISHED, "exit 0"),
         (record(1), Cause.EXITED, "exit 1"),
         (record(255), Cause.EXITED, "exit 255"),
-        (record(137), Cause.EXITED, "exit 137"),  # a shell's word for a signal; not our knowledge
+        (record(137), Cause.KILLED, "exit 137, a shell's word for SIGKILL"),
+        (record(143), Cause.KILLED, "SIGTERM"),
+        (record(139), Cause.EXITED, "exit 139"),  # what a program does to itself is not told by a shell's code alone
         (record(contract.EXIT_CHECKPOINT_REFUSED), Cause.CHECKPOINT_REFUSED, "refused the checkpoint"),
         (record(contract.EXIT_DATA), Cause.DATA_ERROR, "data cannot be used"),
         (record(contract.EXIT_DIVERGED), Cause.NUMERIC, "diverged"),
@@ -86,6 +88,89 @@ def test_a_shortage_is_believed_before_the_exit_code_that_hides_it() -> None:
     likely = FRAME + "ValueError: read of closed file\n"
     assert classify(Evidence(record=record(1), log=likely)).cause is Cause.HOST_MEMORY
     assert classify(Evidence(record=record(67), log=likely)).cause is Cause.NUMERIC, "only a certain one"
+
+
+# --- processes of the run that are no more --------------------------------------------------------------------
+GONE = FRAME + "RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly\n"
+KILLED_4712 = line(KernelKind.OOM_KILL, 999.0, 4712, "Out of memory: Killed process 4712 (python)")
+
+
+def test_a_worker_that_the_kernel_killed_is_no_error_of_the_program() -> None:
+    """torch tells only that it is gone; the kernel names its pid."""
+    end = classify(Evidence(record=record(1), log=GONE, kernel=Kernel(lines=(KILLED_4712,))))
+    assert (end.cause, end.likely, end.fault) == (Cause.OOM_KILL, False, None)
+    assert "killed its worker" in end.words
+    assert asks_the_kernel(record(1), beat_pid=None, log=GONE)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while it",
+        "RuntimeError: One of the subprocesses has abruptly died during map operation.",
+    ],
+)
+def test_a_worker_that_is_gone_is_never_held_for_the_programs_own_error(words: str) -> None:
+    blind = classify(Evidence(record=record(1), log=FRAME + words + "\n"))
+    assert (blind.cause, blind.likely) == (Cause.OOM_KILL, True), "nobody else would kill it unseen"
+    seen = classify(Evidence(record=record(1), log=FRAME + words + "\n", kernel=QUIET))
+    assert (seen.cause, seen.fault) == (Cause.EXITED, None)
+    assert "not by the kernel for memory" in seen.words
+
+
+def test_a_manager_process_that_is_gone() -> None:
+    inside = 'Traceback (most recent call last):\n  File "/lib/python3.11/multiprocessing/connection.py", line 4\n'
+    assert classify(Evidence(record=record(1), log=inside + "EOFError\n")).cause is Cause.OOM_KILL
+    assert classify(Evidence(record=record(1), log=FRAME + "EOFError\n")).cause is Cause.CODE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("Killed. ", Cause.KILLED),
+        ("Terminated. ", Cause.KILLED),
+        ("Segmentation fault. ", Cause.SIGNALLED),
+        ("Bus error. ", Cause.HOST_MEMORY),
+    ],
+)
+def test_a_worker_whose_signal_is_told(how: str, cause: Cause) -> None:
+    log = FRAME + f"RuntimeError: DataLoader worker (pid 4711) is killed by signal: {how}\n"
+    assert classify(Evidence(record=record(1), log=log, kernel=QUIET)).cause is cause
+
+
+def test_a_kill_for_memory_at_that_moment_explains_what_nothing_else_does_but_no_traceback() -> None:
+    """An error that the program tells of itself stays its own, unless the kernel names a process of the run."""
+    near = Kernel(lines=(line(KernelKind.OOM_KILL, 999.0, 77, "Killed process 77 (chrome)"),))
+    assert classify(Evidence(record=record(1), kernel=near)).cause is Cause.OOM_KILL
+    own = classify(Evidence(record=record(1), log=FRAME + "ValueError: no\n", kernel=near))
+    assert (own.cause, own.likely) == (Cause.CODE_ERROR, False)
+    ours = Kernel(lines=(line(KernelKind.OOM_KILL, 999.0, 11, "Killed process 11 (python)"),))
+    child = record(1, None, End(pid=11, code=None, signal=9))
+    assert classify(Evidence(record=child, log=FRAME + "ValueError: no\n", kernel=ours)).cause is Cause.OOM_KILL
+
+
+# --- the storage ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(5, "Input/output error"), (30, "Read-only file system"), (116, "Stale file handle")],
+)
+def test_storage_that_fails_is_the_hosts(number: int, words: str) -> None:
+    end = classify(Evidence(record=record(1), log=FRAME + f"OSError: [Errno {number}] {words}: '/data/x'\n"))
+    assert (end.cause, end.cause.spends) == (Cause.STORAGE_FAILED, Spends.HOST)
+
+
+def test_an_abort_says_what_came_before_it() -> None:
+    log = (
+        "[rank0]:[E1128] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 600001 milliseconds\n"
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57\n"
+    )
+    end = classify(Evidence(record=record(None, 6), log=log, kernel=QUIET))
+    assert end.cause is Cause.SIGNALLED
+    assert "collective operation timeout" in end.words
+    assert end.error is not None
+    assert "collective operation timeout" in end.error
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------

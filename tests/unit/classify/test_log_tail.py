@@ -265,3 +265,55 @@ def test_any_text_may_come(text: str) -> None:
     if failure is not None:
         meaning_of(failure)
     meaning_of_lines(text)
+
+
+def test_a_group_of_exceptions_is_read_through_what_is_drawn_around_it() -> None:
+    log = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "/u/train.py", line 3, in <module>\n'
+        '  |     raise ExceptionGroup("two", [ValueError("bad")])\n'
+        "  | ExceptionGroup: two (1 sub-exception)\n"
+        "  +-+---------------- 1 ----------------\n"
+        "    | Traceback (most recent call last):\n"
+        '    |   File "/u/train.py", line 2, in step\n'
+        '    |     raise ValueError("bad")\n'
+        "    | ValueError: bad\n"
+        "    +------------------------------------\n"
+    )
+    failure = failure_in(log)
+    assert failure is not None
+    assert (failure.chain[0].kind, failure.place) == ("ValueError", "/u/train.py:2 in step")
+    assert meaning_of(failure).cause is Cause.CODE_ERROR
+
+
+def test_a_script_that_cannot_be_compiled_has_no_traceback() -> None:
+    told = meaning_of_lines('  File "/u/train.py", line 1\n    def\n       ^\nSyntaxError: invalid syntax\n')
+    assert told is not None
+    assert told.cause is Cause.CODE_ERROR
+
+
+def test_a_library_of_windows_is_no_code_of_the_user() -> None:
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "C:\\u\\train.py", line 7, in main\n    go()\n'
+        '  File "C:\\venv\\Lib\\site-packages\\torch\\nn\\module.py", line 99, in call\n    x\n'
+        "OSError: [WinError 1455] The paging file is too small for this operation to complete\n"
+    )
+    failure = failure_in(log)
+    assert failure is not None
+    assert failure.place == "C:\\u\\train.py:7 in main"
+    assert meaning_of(failure).cause is Cause.HOST_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch. Some of your processes", Cause.OOM_KILL),
+        ("OSError: 524288 requested and 0 written", Cause.DISK_FULL),
+        ("OSError: [WinError 112] There is not enough space on the disk", Cause.DISK_FULL),
+    ],
+)
+def test_more_words_for_what_ran_out(text: str, cause: Cause) -> None:
+    told = meaning_of_lines(text)
+    assert told is not None
+    assert told.cause is cause
