@@ -122,6 +122,7 @@ bench: dev
 campaign: dev
 	$(PY) -P -m bench.campaign $(ARGS)
 	$(PY) -P -m bench.recovery --record
+	$(PY) -P -m bench.endurance --record
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

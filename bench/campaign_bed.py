@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from watchdog import contract
 from watchdog.core.identity import ProcessId
 from watchdog.drills import bed as drills
 from watchdog.drills.bed import PATIENCE_S, WATCHDOG, BedError, Living, wait_for
+from watchdog.drills.trainers import make_text, tensors_digest, words
 
 __all__ = [
     "PATIENCE_S",
@@ -39,32 +37,6 @@ __all__ = [
     "wait_for",
     "words",
 ]
-
-
-def words(seed: int, count: int) -> str:
-    """Text with something to learn in it, the same for the same seed."""
-    source = random.Random(seed)
-    lexicon = ["def", "return", "value", "self", "index", "name", "for", "in", "if", "not", "none", "list", "(x):", "="]
-    return "\n".join(" ".join(source.choice(lexicon) for _ in range(12)) for _ in range(count // 12)) + "\n"
-
-
-def make_text(folder: Path) -> Path:
-    """A folder of text, small enough that 80 steps of a test preset go into a second epoch."""
-    folder.mkdir(parents=True)
-    for number in range(8):
-        (folder / f"file{number}.txt").write_text(words(number, 1500))
-    return folder
-
-
-def tensors_digest(path: Path) -> str:
-    """One digest of all tensors of a torch checkpoint: model, optimizer and random state, read without torch.
-
-    The file as a whole is not compared: how often the pickle inside names a text again depends on where it came from.
-    """
-    with zipfile.ZipFile(path) as archive:
-        records = [name for name in archive.namelist() if "/data/" in name]
-        digests = sorted(hashlib.sha256(archive.read(name)).hexdigest() for name in records)
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,6 +47,9 @@ def resumes(events: Sequence[Event]) -> list[str]:
                 known[int(data["step"])] = str(data["digest"])
             case "checkpoint_refused":
                 known.pop(_step_of(data), None)
+            case "checkpoint_vanished":  # what lies there no more, down to the newest that does
+                still = -1 if data["still"] is None else int(data["still"][0])
+                known = {step: digest for step, digest in known.items() if step <= still}
             case "archived":
                 known.clear()
             case "run_launching":

@@ -61,8 +61,12 @@ def _site(peer: str) -> Path:
 def install(peer: str) -> None:
     """Make the peer's environment, unless it is there. Raises CommandFailedError."""
     pins = PINS.get(peer)
+    if pins is None:
+        return
     done = CACHE / peer / "installed"
-    if pins is None or (done.exists() and done.read_text() == "\n".join(pins)):
+    purelib = sysconfig.get_path("purelib")  # another checkout's environment may have made it, and be gone
+    made = "\n".join([*pins, sys.version.split()[0], purelib])
+    if done.exists() and done.read_text() == made:
         return
     folder = CACHE / peer
     pip = [_bin(peer, "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
@@ -74,8 +78,8 @@ def install(peer: str) -> None:
         if ended.returncode != 0:
             raise CommandFailedError(f"{peer} cannot be installed: {ended.stderr.strip()[-300:]}")
     if peer == "ft_launcher":
-        (_site(peer) / "zz-torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    done.write_text("\n".join(pins))
+        (_site(peer) / "zz-torch.pth").write_text(purelib + "\n")
+    done.write_text(made)
 
 
 def _free_port() -> int:

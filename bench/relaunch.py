@@ -9,7 +9,8 @@ With `--device` there is a GPU to be seen well, too: the stand-in for NVML.
 
 Also how late a stall is called: SIGSTOP, until `run_stopping` is recorded, less the deadline that counted.
 
-Refuses to time a relaunch that waited for a backoff, or that resumed from anything but a verified checkpoint.
+Refuses to time a relaunch that waited for a backoff, that resumed from anything but a verified checkpoint, or that no
+gate stood before. What was not measured is a limit that was not held, and a stall called too early is no stall.
 
     python -P -m bench.relaunch [--rounds 20] [--stalls 5] [--seed 1] [--device] [--record]
 """
@@ -40,7 +41,9 @@ from watchdog import contract
 
 LIMIT_S = 0.25
 STALL_LIMIT_S = 1.0
+EARLY_S = 0.05  # a stall's reason tells its deadline rounded
 DEADLINE_S = 2.0
+ROUNDS, STALLS = 20, 5
 KEPT = 3  # checkpoints that the trainer's retention would keep
 STAMP = """
 import time
@@ -110,11 +113,15 @@ def ms(seconds: float) -> float:
 def misses(relaunches: Sequence[Moments], late_s: Sequence[float]) -> list[str]:
     """A sentence for each limit that was not held."""
     found = []
-    median_s = statistics.median(moments.all_s for moments in relaunches)
-    if not median_s < LIMIT_S:
+    if not relaunches:
+        found.append("no relaunch was measured")
+    elif not 0 < (median_s := statistics.median(moments.all_s for moments in relaunches)) < LIMIT_S:
         found.append(f"a relaunch took {median_s:.3f} s (median), the limit is {LIMIT_S:g} s")
-    if late_s and not max(late_s) <= STALL_LIMIT_S:
-        found.append(f"a stall was called {max(late_s):.3f} s after its deadline, the limit is {STALL_LIMIT_S:g} s")
+    if not late_s:
+        found.append("no stall was measured")
+    for late in late_s:
+        if not -EARLY_S <= late <= STALL_LIMIT_S:
+            found.append(f"a stall was called {late:.3f} s after its deadline, the limit is {STALL_LIMIT_S:g} s")
     return found
 
 
@@ -129,8 +136,9 @@ def allowed_s(reason: str) -> float:
 class Trial:
     """One supervisor and its job, relaunched again and again."""
 
-    def __init__(self, root: Path, dice: random.Random) -> None:
+    def __init__(self, root: Path, dice: random.Random, *, device: bool = False) -> None:
         self._dice = dice
+        self._device = device
         self._starts = root / "starts"
         counter = [sys.executable, "-P", "-m", "bench.campaign_counter"]
         counter += ["--steps", "1000000", "--save-every", "20", "--delay", "0.02"]
@@ -171,6 +179,8 @@ class Trial:
         self.bed.harm(run.trainer)
         began_s, after = self._began(run)
         wall_s = time.time() - time.monotonic()  # to bring the times of files to the monotonic clock
+        if not began_s > killed_s:
+            raise BedError(f"run {after.number} began {killed_s - began_s:.3f} s before the death that it came after")
         control = self.bed.checkpoints / contract.CONTROL_FOLDER
         exit_record = json.loads((run.folder / "exit.json").read_bytes())
         moments = Moments(
@@ -200,7 +210,10 @@ class Trial:
 
     def _began(self, run: Living) -> tuple[float, Living]:
         after = self.bed.run_where(lambda _run, _beat: self._stamp(_run.run_id), "the next run", after=run.number)
-        return self._stamp(after.run_id) or 0.0, after
+        began_s = self._stamp(after.run_id)
+        if began_s is None:
+            raise BedError(f"run {after.number} has no first instruction on record\n{self.bed.tell()}")
+        return began_s, after
 
     def _stamp(self, run_id: str) -> float | None:
         for line in self._starts.read_text().splitlines():
@@ -229,6 +242,9 @@ class Trial:
         verified = {(each["data"]["step"], each["data"]["digest"]) for each in self.bed.kinds("checkpoint_verified")}
         if (event["data"]["resume_step"], event["data"]["digest"]) not in verified:
             raise BedError(f"run {run.number} does not resume from a verified checkpoint\n{self.bed.tell()}")
+        gates = event["data"]["gates"]
+        if not gates or (self._device and not any("devices NVIDIA" in gate for gate in gates)):
+            raise BedError(f"run {run.number} was launched and only these gates were held: {gates}\n{self.bed.tell()}")
         return event
 
 
@@ -236,7 +252,7 @@ def run_trial(
     root: Path, *, rounds: int, stalls: int, seed: int, device: bool = False
 ) -> tuple[list[Moments], list[float]]:
     """So many relaunches and stalls. Raises BedError."""
-    trial = Trial(root, random.Random(seed))
+    trial = Trial(root, random.Random(seed), device=device)
     relaunches: list[Moments] = []
     late_s: list[float] = []
     with trial.bed as bed:
@@ -250,10 +266,7 @@ def run_trial(
             run = trial.settled(number)
             number = run.number
             late_s.append(trial.stalled(run))
-        problems = bed.kill_problems(bed.events())
-        if device and "devices NVIDIA" not in bed.screen:
-            problems.append(f"no device stood at the gate\n{bed.screen}")
-        if problems:
+        if problems := bed.kill_problems(bed.events()):
             raise BedError("\n".join(problems))
     return relaunches, late_s
 
@@ -268,14 +281,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -P -m bench.relaunch", description="time of a relaunch, and its parts"
     )
-    parser.add_argument("--rounds", type=int, default=20, help="workers that are killed (default 20)")
-    parser.add_argument("--stalls", type=int, default=5, help="workers that are stopped (default 5)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"workers that are killed (default {ROUNDS})")
+    parser.add_argument("--stalls", type=int, default=STALLS, help=f"workers that are stopped (default {STALLS})")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", action="store_true", help="with a GPU to prove: the stand-in for NVML")
     parser.add_argument("--record", action="store_true", help="add the result to docs/benchmarks.md")
     chosen = parser.parse_args(arguments)
-    if chosen.rounds < 1:
-        parser.error(f"--rounds is {chosen.rounds}, must be at least 1")
+    if chosen.rounds < 1 or chosen.stalls < 1:
+        parser.error(f"--rounds is {chosen.rounds} and --stalls is {chosen.stalls}, each must be at least 1")
+    if chosen.record and (chosen.rounds < ROUNDS or chosen.stalls < STALLS):
+        parser.error(f"a result to record has at least {ROUNDS} rounds and {STALLS} stalls")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         if chosen.device:

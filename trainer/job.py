@@ -157,7 +157,7 @@ def _start(
     arguments: argparse.Namespace, preset: Preset, folder: Path, data: Dataset, run: Run, console: Console
 ) -> Training:
     """A run that may take its first step: restored and acknowledged, or fresh, acknowledged and saved."""
-    run.beat("load")
+    run.beat("load", status=f"micro-batch halved {run.batch_halvings} times" if run.batch_halvings else None)
     loaded = choose(arguments, folder, run, console)
     if loaded is not None:
         states.require_preset(loaded, preset)
@@ -187,6 +187,11 @@ def _start(
         optimizer=optimizer,
         saved_step=None if loaded is None else state.step,
     )
+    if run.batch_halvings:
+        console.say(
+            f"batch     {state.batch} samples a step, {training.at_once} at once: the supervisor asks for the "
+            f"micro-batch halved {run.batch_halvings} times; the tokens of a step stay, the last bits of a loss do not"
+        )
     if loaded is not None:
         states.restore(loaded, model, optimizer)
         if difference := states.machine_difference(loaded.payload["machine"]):

@@ -41,21 +41,43 @@ class Cadence:
     gradient_limit: float
 
 
+def micro_batch(batch: int, halvings: int) -> int:
+    """Samples at once when a batch is halved so often, down to 1. Rounded up: the last part may be smaller."""
+    return max(1, -(-batch // 2**halvings))
+
+
 def loss_of(model: nn.Module, windows: Tensor, *, reduction: str = "mean") -> Tensor:
     """Cross-entropy in nats per token of windows (B, context + 1): each token from those before it; fp32."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten(), reduction=reduction)
 
 
+def gradients_of(model: nn.Module, windows: Tensor, *, at_once: int) -> float:
+    """Adds the gradients of the mean loss over all windows; returns that loss, in nats.
+
+    With all windows at once it is one pass to the last bit. In parts it is the same mean over the same tokens, summed
+    in another order, for a part of the memory. Stops at a part whose loss is not finite.
+    """
+    total = 0.0
+    for part in windows.split(at_once):
+        loss = loss_of(model, part) * (len(part) / len(windows))
+        total += loss.item()
+        if not math.isfinite(total):
+            break
+        loss.backward()
+    return total
+
+
 def validation_loss(model: nn.Module, data: Dataset, preset: Preset, run: Run) -> float:
     """Mean cross-entropy in nats over the preset's windows of the validation text, always the same ones."""
+    at_once = micro_batch(preset.batch, run.batch_halvings)
     windows = torch.from_numpy(data.validation_windows(preset.validation_windows, context=preset.context))
     total = 0.0
     model.eval()
     with torch.no_grad():
-        for start in range(0, len(windows), preset.batch):
+        for start in range(0, len(windows), at_once):
             run.beat("evaluate", progress=start / len(windows))
-            total += loss_of(model, windows[start : start + preset.batch], reduction="sum").item()
+            total += loss_of(model, windows[start : start + at_once], reduction="sum").item()
     model.train()
     return total / (len(windows) * preset.context)
 
@@ -101,6 +123,7 @@ class Training:
         self.model = model
         self.optimizer = optimizer
         self.saved_step = saved_step
+        self.at_once = micro_batch(state.batch, run.batch_halvings)
         self._started_s = time.monotonic()
         self._steps_here = 0
 
@@ -131,13 +154,11 @@ class Training:
         state = self.state
         number = state.step + 1
         windows = torch.from_numpy(self.data.batch(state.position, state.batch, context=state.context, seed=state.seed))
-        loss = loss_of(self.model, windows)
-        value = loss.item()
+        self.optimizer.zero_grad(set_to_none=True)
+        value = gradients_of(self.model, windows, at_once=self.at_once)
         if not math.isfinite(value):
             self.run.beat("train", loss=value)
             raise Diverged(f"the loss of step {number} is {value}; nothing after step {state.step} was kept")
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.clip).item()
         self._judge(number, value, norm)
         rate = state.schedule.rate(number)

@@ -194,7 +194,7 @@ def _other_supervisor(folders: JobFolders) -> int | None:
 
 
 def not_done(command: str, folders: JobFolders, error: SilentError) -> ControlError:
-    """The supervisor drops what it reads after its asker gave up (control.py): failed means that it will not happen."""
+    """The supervisor drops what it reads after its asker gave up (control_server.py): it will not be done later."""
     words = words_of_silence(error.pid or _other_supervisor(folders), error)
     return ControlError(f"{words}\nthe {command} was not carried out and will not be")
 

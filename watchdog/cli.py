@@ -194,8 +194,18 @@ def stop(
     config: ConfigOption = None,
     job: JobOption = None,
     now: Annotated[bool, typer.Option("--now", help="Without saving.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show who would be asked and ended, and what is kept.")
+    ] = False,
 ) -> None:
     """End the run (it saves first) and its supervisor; the job goes on with the next `watchdog run`."""
+    if dry_run:
+        from watchdog.rehearsing import dry_stop
+        from watchdog.render_relaunch import stop_lines
+
+        view, plan, code = dry_stop(_existing(config, job), now=now)
+        print("\n".join(stop_lines(view, plan)))
+        _leave(code)
     from watchdog.asking import stop_job
 
     _leave(stop_job(_existing(config, job, acts=True), now=now, argv=_typed()))
@@ -336,18 +346,20 @@ def incidents(
 ) -> None:
     """What ended, stalled or was held: why, what was done, the proof, and the time it cost. Secrets are masked."""
     from watchdog import render_incidents
-    from watchdog.incidents import chosen_incidents
+    from watchdog.incidents import chosen_incidents, reader_of
     from watchdog.places import folders_of, job_options
 
     settings = _existing(config, job)
-    found = chosen_incidents(folders_of(settings), what, number)
+    reader = reader_of(folders_of(settings), settings.job.environment)
+    found = chosen_incidents(reader, what, number)
+    origin = reader.origin(settings.job.name)
     if as_json:
         for each in found:  # a line each: none of them where there is none
-            print(json.dumps(render_incidents.record(each), allow_nan=False))
+            print(json.dumps(render_incidents.record(each, origin), allow_nan=False))
     elif what == "list":
         print("\n".join(render_incidents.listing(found, job_options(settings))))
     elif found:
-        print("\n\n".join("\n".join(render_incidents.report(each)) for each in found))
+        print("\n\n".join("\n".join(render_incidents.report(each, origin)) for each in found))
     else:
         print("\n".join(render_incidents.listing(found, job_options(settings))))
 
@@ -357,6 +369,7 @@ def drill(
     fault: Annotated[str, typer.Argument(help="One of --list, or all.")] = "all",
     phase: Annotated[str | None, typer.Option("--phase", help="When it strikes, instead of the usual phase.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="The faults there are, and which this host can run.")] = False,
+    trainer: Annotated[str, typer.Option(help="What is harmed: quick, or bundled (needs torch).")] = "quick",
     as_json: JsonOption = False,
 ) -> None:
     """Make faults on purpose in a throw-away job of its own, and say what the watchdog made of each."""
@@ -365,7 +378,9 @@ def drill(
     if listing:
         print(json.dumps(report.listing_record(), indent=1) if as_json else "\n".join(report.listing()))
         return
-    _leave(report.perform(report.chosen(fault, phase), as_json=as_json, say=report.say_on_terminal))
+    trained = report.trainer(trainer)
+    pairs = report.chosen(fault, phase, trained)
+    _leave(report.perform(pairs, trained, as_json=as_json, say=report.say_on_terminal))
 
 
 @app.command()

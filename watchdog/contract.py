@@ -41,6 +41,7 @@ ENV_RESUME: Final = ENV_PREFIX + "RESUME"  # "fresh" or "require"
 ENV_RESUME_MANIFEST: Final = ENV_PREFIX + "RESUME_MANIFEST"  # path of the manifest to resume from
 ENV_RUN_LOCK: Final = ENV_PREFIX + "RUN_LOCK"  # path of the run lock
 ENV_RUN_RECORD: Final = ENV_PREFIX + "RUN_RECORD"  # path of the run record, for ranks that start late
+ENV_BATCH_HALVINGS: Final = ENV_PREFIX + "BATCH_HALVINGS"  # how often to halve the micro-batch; absent = 0
 CONTRACT_ENVIRONMENT: Final = frozenset(
     {
         ENV_RUN_ID,
@@ -53,6 +54,7 @@ CONTRACT_ENVIRONMENT: Final = frozenset(
         ENV_RESUME_MANIFEST,
         ENV_RUN_LOCK,
         ENV_RUN_RECORD,
+        ENV_BATCH_HALVINGS,
     }
 )
 RESUME_FRESH: Final = "fresh"
@@ -74,6 +76,7 @@ MANIFEST_SUFFIX: Final = ".manifest.json"
 BEAT_SIZE_BYTES: Final = 4096
 _RECORD_LIMIT_BYTES: Final = 4 * 1024 * 1024
 LATE_RANK_PATIENCE_S: Final = 5.0
+BATCH_HALVINGS_MOST: Final = 16
 PID_MOST: Final = 2**31 - 1
 
 
@@ -523,11 +526,13 @@ class Run:
         beat_file: Path | None = None,
         ack_file: Path | None = None,
         failure_file: Path | None = None,
+        batch_halvings: int = 0,
     ) -> None:
         self.run_id = run_id
         self.checkpoints = checkpoints
         self.resume = resume
         self.resume_manifest = resume_manifest
+        self.batch_halvings = batch_halvings  # of the micro-batch, see `shrunk_batch`
         self.draining = False
         self.beats_dropped = 0
         self._beat_file = beat_file
@@ -613,6 +618,38 @@ class Run:
         self._lock_fd = fd
 
 
+def shrunk_batch(micro_batch: int, accumulation: int, halvings: int) -> tuple[int, int]:
+    """(micro-batch, accumulation) after `halvings` halvings of the micro-batch: as many samples a step as before.
+
+    Stops at a micro-batch of 1, which cannot be halved. Raises ContractError for one that is odd on the way there.
+    """
+    if micro_batch < 1 or accumulation < 1 or halvings < 0:
+        raise ContractError(
+            f"micro-batch {micro_batch} x accumulation {accumulation}, halved {halvings} times, is none"
+        )
+    micro, steps = micro_batch, accumulation
+    for _ in range(halvings):
+        if micro == 1:
+            break
+        if micro % 2:
+            raise ContractError(
+                f"a micro-batch of {micro_batch} cannot be halved {halvings} times: {micro} is odd; choose one that "
+                "two divides as often as [job] shrink_batch allows, or allow less"
+            )
+        micro, steps = micro // 2, steps * 2
+    return micro, steps
+
+
+def _halvings_in(environ: Mapping[str, str]) -> int:
+    """Raises ContractError: to train with the batch that was too large would be the same failure again."""
+    text = environ.get(ENV_BATCH_HALVINGS) or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= BATCH_HALVINGS_MOST):
+        raise ContractError(
+            f"{ENV_BATCH_HALVINGS} is {text[:40]!r}, not a whole number from 0 to {BATCH_HALVINGS_MOST}"
+        )
+    return int(text)
+
+
 class WrongRunError(ContractError):
     """The run lock or the run record says that another run of this job is the living one."""
 
@@ -665,7 +702,7 @@ def join(environ: Mapping[str, str] | None = None, *, patience_s: float = LATE_R
 
     Takes a share of the run lock and compares the run id in the run record with its own, so that a rank which
     starts late never joins a run that is over. SIGUSR2 becomes a question for its stacks, unless the program has a
-    use for it. Raises WrongRunError (exit with EXIT_WRONG_RUN), OSError.
+    use for it. Raises WrongRunError (exit with EXIT_WRONG_RUN), ContractError, OSError.
     """
     env = os.environ if environ is None else environ
     run_id = env.get(ENV_RUN_ID)
@@ -684,6 +721,7 @@ def join(environ: Mapping[str, str] | None = None, *, patience_s: float = LATE_R
         beat_file=path(ENV_BEAT_FILE),
         ack_file=path(ENV_ACK_FILE),
         failure_file=path(ENV_FAILURE_FILE),
+        batch_halvings=_halvings_in(env),
     )
     lock, record = path(ENV_RUN_LOCK), path(ENV_RUN_RECORD)
     if lock is not None and record is not None:

@@ -27,11 +27,14 @@ class EpisodeBook:
         self._say_trouble = say_trouble
         self._episodes: Mapping[Key, Episode] = {}
         self._not_before_s = float("-inf")
+        self._first = True
 
     def look(self, findings: Iterable[Finding], now_s: float) -> None:
-        """One look later."""
+        """One look later. No findings at all: nothing could be judged yet, and it was no look."""
+        findings = tuple(findings)
         turn = follow(self._episodes, findings, now_s)
-        records = _records(turn, now_s)
+        records = _records(turn, now_s, first=self._first)
+        self._first = self._first and not findings
         if records and not self._recorded(records, now_s):
             self._episodes = unchanged(self._episodes, turn)
         else:
@@ -49,9 +52,11 @@ class EpisodeBook:
         return True
 
 
-def _records(turn: Turn, now_s: float) -> list[Record]:
+def _records(turn: Turn, now_s: float, *, first: bool) -> list[Record]:
+    """`first`: nobody had looked before, so since when it stands is not known."""
+    found = {"stood_before": True} if first else {}
     records = [
-        Record("finding", f"{finding.subject} · {finding.check} · {finding.reason}", finding_record(finding))
+        Record("finding", f"{finding.subject} · {finding.check} · {finding.reason}", finding_record(finding) | found)
         for finding in turn.begun
     ]
     for episode in turn.over:

@@ -31,6 +31,7 @@ from watchdog.core.facts import Absent, Fact, Facts, Known, Supervisor, Unknown,
 from watchdog.core.findings import Finding, Severity
 from watchdog.core.gates import disk_gate, lock_gate, memory_gate
 from watchdog.core.identity import ProcessId
+from watchdog.core.memoryneed import HostMemory, Learned
 from watchdog.core.seen import Gate
 from watchdog.folders import JobFolders
 from watchdog.joblimits import limits_of
@@ -74,6 +75,7 @@ class HostWatch:
         self.over_s = float("-inf")  # when the last run was found over
         self._judged_s: float | None = None
         self.findings: tuple[Finding, ...] = ()
+        self.found_s = float("-inf")  # when they were made
 
     # --- each turn ------------------------------------------------------------------------------------------
     def look(self) -> Facts:
@@ -117,7 +119,7 @@ class HostWatch:
         self._judged_s = now_s
         self._facts = replace(self.facts, beat=run.beat, progress=run.progress)
         if not self._lookout.unread():
-            self.findings = catalogue.judge(self._facts, self.limits)
+            self.findings, self.found_s = catalogue.judge(self._facts, self.limits), now_s
             self._lookout.calm = root is not None and calm(self._facts, self.findings)
         return True
 
@@ -126,6 +128,16 @@ class HostWatch:
     def memory_need_bytes(self) -> int:
         """Host memory that a launch needs, as it is known now."""
         return self.limits.memory_need(uses_gpu=uses_gpu(self.facts, self.limits))
+
+    @property
+    def memory_learned(self) -> Learned | None:
+        """Where that need follows from the last run; None where it is the stated one."""
+        return self.limits.learned_need(uses_gpu=uses_gpu(self.facts, self.limits))
+
+    def remember(self, memory: HostMemory) -> None:
+        """What the ledger knows of the last run's host memory."""
+        if memory.learned != self.limits.memory_learned:
+            self.limits = replace(self.limits, memory_learned=memory.learned)
 
     def gates(self, *, lock_intact: bool, tried: str = "", pruned: str = "") -> tuple[Gate, ...]:
         """The conditions for a launch, as they stand now; none while a first answer is still on its way.
@@ -142,7 +154,13 @@ class HostWatch:
             return ()  # it may have died of a disk that filled up since
         return (
             lock_gate(intact=lock_intact, path=str(self._folders.supervisor_lock)),
-            memory_gate(facts.memory, self.memory_need_bytes, tried=tried, wsl=isinstance(facts.wsl, Known)),
+            memory_gate(
+                facts.memory,
+                self.memory_need_bytes,
+                learned=self.memory_learned,
+                tried=tried,
+                wsl=isinstance(facts.wsl, Known),
+            ),
             *(disk_gate(disk, self._settings.disk.need_bytes, tried=pruned) for disk in launchable),
             *device_gate(
                 facts,

@@ -40,6 +40,9 @@ def not_seen(settings: Settings, why: str) -> JobSeen:
 
 def of_view(view: StatusView, start: str) -> JobSeen:
     """A view in a line. `start` is the command that supervises the job again."""
+    from watchdog.render import masked
+
+    view = masked(view)
     severity, evidence, next_step, reason = Severity.OK, [], "", view.sentence
     run = view.run
     if view.state == "hold":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import os
 import secrets
@@ -26,14 +28,21 @@ from watchdog.core.history import History
 from watchdog.core.restore import run_state
 from watchdog.core.runrecord import Expectation, RunRecord
 from watchdog.core.seen import Trouble
+from watchdog.core.smaller import halvings_for
 from watchdog.core.state import Record, State
 from watchdog.errors import HeldError, RecordingError, StateError
 from watchdog.folders import JobFolders
 from watchdog.masking import mask_command
-from watchdog.opening import OpenJob, run_lock_holders
+from watchdog.opening import OpenJob, run_lock_holders, run_lock_is_free
 from watchdog.settings import Settings
 
 _SHOWN_PART, _SHOWN_PARTS = 300, 100
+# What a host may lack for a minute, or a disk say once. Of anything else (no such folder, no permission, a read-only
+# file system) a second try would only hear the same.
+PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+    | {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.EINTR}
+)
 BUILT_IN_COMMAND = (sys.executable, "-P", "-m", "trainer", "train")
 
 
@@ -53,7 +62,19 @@ def command_of(settings: Settings) -> tuple[str, ...]:
     return BUILT_IN_COMMAND if settings.job.built_in else settings.job.command
 
 
-def unlinked_lock(folders: JobFolders, clock: Clock) -> str | None:
+def passes(failure: BaseException) -> bool:
+    """Whether the launch may succeed a little later with nobody's help: somebody holds the run lock, or PASSING."""
+    seen: BaseException | None = failure
+    while seen is not None:
+        if isinstance(seen, HeldError | RecordingError):
+            return True  # the holder may end; the ledger is on a disk that gets room
+        if isinstance(seen, OSError):
+            return seen.errno in PASSING
+        seen = seen.__cause__
+    return False
+
+
+def unlinked_lock(folders: JobFolders, clock: Clock) -> Trouble | None:
     """Somebody holds a lock file of this job that was removed: whoever makes a new one would not meet it."""
     roots, moment = Roots(), None
     for path, purpose in ((folders.supervisor_lock, "supervisor"), (folders.run_lock, "run")):
@@ -62,11 +83,27 @@ def unlinked_lock(folders: JobFolders, clock: Clock) -> str | None:
             moment = moment or Moment.of(roots)
             lock = read_lock(str(path), purpose, roots, clock, moment)
         except (OSError, ValueError) as error:
-            return f"the {purpose} lock cannot be looked at: {error}"
+            return Trouble(words=f"the {purpose} lock cannot be looked at: {error}", passing=passes(error))
         if isinstance(lock, Known) and lock.value.unlinked:
             everybody = [holder.pid for holder in lock.value.holders]
             pids = ", ".join(str(pid) for pid in [pid for pid in everybody if pid != os.getpid()] or everybody)
-            return f"the {purpose} lock {path} was removed while pid {pids} holds it; end that process first"
+            words = f"the {purpose} lock {path} was removed while pid {pids} holds it; end that process first"
+            return Trouble(words=words, passing=purpose == "run")
+    return None
+
+
+def held_lock(folders: JobFolders, clock: Clock) -> Trouble | None:
+    """Somebody holds the run lock: a trainer started by hand, a backup that locks what it reads. It may end by itself.
+
+    Never is the file deleted for that: the next to lock a new one would not meet the holder of the old.
+    """
+    with contextlib.suppress(StateError, OSError):  # told by the launch itself
+        if not run_lock_is_free(folders):
+            who = run_lock_holders(str(folders.run_lock), clock)
+            words = (
+                f"{folders.run_lock} is held, by no run that could be ended ({who}); end that process, or wait for it"
+            )
+            return Trouble(words=words, passing=True)
     return None
 
 
@@ -90,7 +127,14 @@ def launch_run(
     """
     unlinked = unlinked_lock(job.folders, clock)
     if unlinked is not None:
-        return Trouble(words=unlinked)
+        return unlinked
+    held = held_lock(job.folders, clock)
+    if held is not None:  # before a number is given to a run that cannot begin
+        return held
+    try:
+        ancestors = ancestry()
+    except OSError as error:
+        return Trouble(words=f"the own ancestors cannot be read: {error}", passing=passes(error))
     number = history.last_number + 1
     run_id = f"{number}-{secrets.token_hex(4)}"
     baseline = -1 if checkpoint is None else checkpoint.step
@@ -110,9 +154,14 @@ def launch_run(
             step=None if checkpoint is None else checkpoint.step,
             digest=None if checkpoint is None else checkpoint.digest,
         ),
-        ancestors=ancestry(),
+        ancestors=ancestors,
     )
     command = command_of(settings)
+    digest = command_digest(command)
+    halvings = halvings_for(
+        history.batch_halvings, limit=settings.job.shrink_batch, same_command=digest == history.command
+    )
+    state = dataclasses.replace(state, batch_halvings=halvings)
     origin = "nothing: a first start" if checkpoint is None else f"step {checkpoint.step} {checkpoint.digest[:12]}…"
     if settings.job.level < 2:
         origin = "its beginning (no checkpoints are demanded of it)"
@@ -126,7 +175,8 @@ def launch_run(
         "built_in": settings.job.built_in,
         "directory": str(settings.job.directory),
         "config": None if settings.config_file is None else str(settings.config_file),
-        "command_sha256": command_digest(command),
+        "command_sha256": digest,
+        "batch_halvings": halvings,
         "gates": list(gates),
     }
     if device_memory:
@@ -134,7 +184,7 @@ def launch_run(
     try:
         record([Record("run_launching", f"run {number} starts from {origin}", data)])
     except RecordingError as error:
-        return Trouble(words=str(error))
+        return Trouble(words=str(error), passing=True)
     listen(run_id)
     order = dataclasses.replace(order, cgroup=cgroups.make(run_id))
     try:
@@ -146,10 +196,11 @@ def launch_run(
                 environment=settings.job.environment,
                 manifest=None if checkpoint is None else Path(checkpoint.manifest),
                 beat_deadline_s=settings.deadlines.train_s,
+                batch_halvings=halvings,
             ),
             job.folders,
         )
-    except (HeldError, StateError) as failure:
+    except (HeldError, StateError, OSError) as failure:
         cgroups.remove(order)
         why = str(failure)
         if isinstance(failure, HeldError):
@@ -171,7 +222,7 @@ def launch_run(
                 ]
             )
         except RecordingError as second:
-            return Trouble(words=f"{why}; {second}")
-        return Trouble(words=why)
+            return Trouble(words=f"{why}; {second}", passing=passes(failure))
+        return Trouble(words=why, passing=passes(failure))
     watch = RunWatch(order, child)
     return watch, launched(state, run_state(order, clock.monotonic()), clock.monotonic())

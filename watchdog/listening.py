@@ -18,6 +18,7 @@ from watchdog.core.branching import GoBack
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request
 from watchdog.core.view import StatusView
+from watchdog.masking import mask_text
 from watchdog.remembered import Remembered, to_record
 from watchdog.render import status_record
 
@@ -123,7 +124,12 @@ class Listener:
             return {"ok": False, "error": f"command is {str(command)[:100]!r}; known are {known}"}
         alive = view.run is not None and view.run.alive
         if command == "relaunch" and view.state == Phase.HOLD.value and alive:
-            return {"ok": False, "error": f"the run does not end, so nothing is launched: {view.hold_reason}"}
+            words = f"the run does not end, so nothing is launched: {view.hold_reason}"
+            return {"ok": False, "error": mask_text(words)}
+        if command == "relaunch" and view.leaving:
+            what = f"run {view.run.number} is being stopped" if view.run is not None and alive else "the job is stopped"
+            words = f"{what}, as was asked before, and its supervisor leaves then: nothing is launched"
+            return {"ok": False, "error": f"{words}; when it has left: watchdog run{view.options}"}
         try:
             wish = wish_from(message) if command == "relaunch" else None
         except ValueError as error:

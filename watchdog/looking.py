@@ -7,7 +7,7 @@ on it. Refuses to act and to remember more than the members it saw last.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from watchdog.clock import Clock
 from watchdog.collectors.beats import see_beat
@@ -43,8 +43,9 @@ class RunEyes:
         clock: Clock,
         doubt: Callable[[str], None],
         facts: Callable[[bool], Facts] | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
-        """`doubt` is told what cannot be believed, for the person at the screen; `facts`: see EndEyes."""
+        """`doubt` is told what cannot be believed, for the person at the screen; `facts`, `secrets`: see EndEyes."""
         self._folders = folders
         self._doubt = doubt
         self._clock = clock
@@ -52,7 +53,7 @@ class RunEyes:
         self._members_s = -_MEMBERS_EVERY_S
         self._began_s = clock.monotonic()
         self._notify: NotifySocket | None = None
-        self._ends = EndEyes(clock, facts)
+        self._ends = EndEyes(clock, facts, secrets)
 
     @property
     def hearing_its_end(self) -> bool:
@@ -101,6 +102,7 @@ class RunEyes:
                 over=shim is not Shim.ALIVE,
                 beat_pid=beat.value.beat.pid if isinstance(beat, Known) else None,
                 ours=state.run is not None and state.run.stop is not None,
+                beat=beat.value.beat if isinstance(beat, Known) else None,
             )
         else:
             self._ends.remember()

@@ -2,7 +2,8 @@
 
 Responsible for the one try that a closed memory gate is worth: what is asked of the kernel runs in a thread of its own,
 and each record is written by the loop before the next part begins.
-Refuses to decide when (core/decide.py does, once per stay at the gates) and to judge the gate afterwards.
+Refuses to decide when (core/decide.py does, once per stay at the gates, and never where `[memory] reclaim` is off: then
+a person is told what they can do), and to judge the gate afterwards.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from watchdog.core.figures import gib
 from watchdog.core.reclaiming import Goal, Layout, plan
 from watchdog.core.state import Record
 from watchdog.errors import RecordingError
+from watchdog.places import job_options
+from watchdog.settings import Settings
 
 _LOCK_S = 10.0
 _LOOK_S = 15.0
@@ -58,8 +61,16 @@ class RunLives:
         return not isinstance(fact, Absent)
 
 
+def left_to_a_person(settings: Settings) -> str:
+    """What is told at a closed gate where `[memory] reclaim` is off; "" where it is on."""
+    if settings.memory.reclaim:
+        return ""
+    by_hand = f"watchdog reclaim{job_options(settings)}"
+    return f"[memory] reclaim is false, so no page cache is given back before a launch; by hand: {by_hand}"
+
+
 class RoomMaker:
-    """For use from the loop alone. `over`: the try has ended, `words` say how; "" before there was one."""
+    """For use from the loop alone. `over`: the try has ended, `words` say how; before there was one, `untried`."""
 
     def __init__(
         self,
@@ -67,8 +78,13 @@ class RoomMaker:
         clock: Clock,
         record: Callable[[Sequence[Record]], None],
         run_lives: Callable[[], bool],
+        untried: str = "",
     ) -> None:
-        """`record` raises RecordingError, and then nothing is done. `run_lives` sees one started by hand, too."""
+        """`record` raises RecordingError, and then nothing is done. `run_lives` sees one started by hand, too.
+
+        `untried`: what a person at a closed gate should hear while there was no try.
+        """
+        self._untried = untried
         self._reclaimer = reclaimer
         self._run_lives = run_lives
         self._clock = clock
@@ -81,11 +97,12 @@ class RoomMaker:
         self._goal: Goal | None = None
         self._before: Layout | None = None
         self.over = False
-        self.words = ""
+        self.words = self._untried
 
     def begin(self, need_bytes: int) -> None:
         """Start a try: so much is to be available. No run lives, or the loop would not ask."""
         self.forget()
+        self.words = ""
         self._goal = Goal(target_bytes=need_bytes)
         self.look()
 

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from watchdog.contract import printable
 from watchdog.core.causes import Cause
 from watchdog.core.notice import EVENTS, OUTCOMES
+from watchdog.core.verdict import Kind
 from watchdog.core.view import CollectorView, DeviceView, RunView, StatusView
 from watchdog.metrics_server import Server, serve
 
@@ -72,6 +73,11 @@ def _runs(view: StatusView) -> Samples:
     return [((cause,), count) for cause, count in counts.items()]
 
 
+def _verdicts(view: StatusView) -> Samples:
+    verdict = view.verdict
+    return () if verdict is None else [((kind.value,), float(kind.value == verdict.kind)) for kind in Kind]
+
+
 def _lost(view: StatusView) -> Samples:
     return [((kind,), seconds) for kind, seconds in view.lost_s.items()]
 
@@ -101,6 +107,13 @@ def table(states: Sequence[str]) -> tuple[Row, ...]:
             "The supervisor's state: 1 for the one it is in, 0 for the others",
             lambda view: [((state,), float(state == view.state)) for state in states],
             ("state",),
+        ),
+        Row(
+            "watchdog_verdict",
+            "gauge",
+            "How the job is: 1 for the verdict that stands, 0 for the others",
+            _verdicts,
+            ("verdict",),
         ),
         Row(
             "watchdog_view_timestamp_seconds",
@@ -135,6 +148,18 @@ def table(states: Sequence[str]) -> tuple[Row, ...]:
             _of_view(lambda view: view.steps_repeated),
         ),
         Row(
+            "watchdog_checkpoints_pruned_total",
+            "counter",
+            "Checkpoints that were deleted by [retention] or watchdog prune",
+            _of_view(lambda view: view.pruned),
+        ),
+        Row(
+            "watchdog_checkpoints_pruned_bytes_total",
+            "counter",
+            "Bytes that pruning gave back, of checkpoints and leftovers",
+            _of_view(lambda view: view.pruned_bytes),
+        ),
+        Row(
             "watchdog_ettr_ratio",
             "gauge",
             "Effective training time: committed steps x median step time / time since the first launch",
@@ -158,6 +183,12 @@ def table(states: Sequence[str]) -> tuple[Row, ...]:
             "gauge",
             "Failures in a row at which the supervisor holds",
             _of_view(lambda view: view.failure_limit),
+        ),
+        Row(
+            "watchdog_batch_halvings",
+            "gauge",
+            "How often the micro-batch is halved since device memory ran out; 0: whole",
+            _of_view(lambda view: view.batch_halvings),
         ),
         Row("watchdog_run_number", "gauge", "Number of the run", _of_run(lambda run: run.number)),
         Row("watchdog_run_alive", "gauge", "1 while the run lives", _of_run(lambda run: run.alive)),

@@ -8,6 +8,7 @@ measure (core/progress.py does) and to decide.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable, Sequence
 
 from watchdog.core.ettr import Account, Part
@@ -39,8 +40,8 @@ class Milestones:
         self._saved_to_s = float("-inf")
         self._saving_s = 0.0
 
-    def look(self, run: RunState | None, progress: Progress | None, now_s: float) -> None:
-        """What the run says in this turn."""
+    def look(self, run: RunState | None, progress: Progress | None, now_s: float, *, over: bool = False) -> None:
+        """What the run says in this turn. `over`: these are its last words."""
         if run is None or progress is None or progress.run_id != run.run_id:
             return
         self._see_saving(progress)
@@ -50,7 +51,7 @@ class Milestones:
             or now_s < self._not_before_s
         ):
             return
-        records = [*self._steps(run, progress), *self._step_time(run, progress, now_s)]
+        records = [*self._steps(run, progress), *self._step_time(run, progress, now_s, over=over)]
         if not records:
             return
         try:
@@ -80,10 +81,11 @@ class Milestones:
                 )
             records.append(Record(kind, words, data))
         if account.high_step is not None and (account.part is Part.REPLAY or records):
-            new = _first_over(progress.points, account.high_step)
+            passed = account.high_step if account.replay_to is None else account.replay_to
+            new = _first_over(progress.points, passed)
             if new is not None and (account.part is Part.REPLAY or first is None or new.step != first.step):
                 data = {"run_id": run.run_id, "step": new.step, "made_s": round(new.at_s, 3)}
-                records.append(Record("run_caught_up", f"run {run.number} is beyond step {account.high_step}", data))
+                records.append(Record("run_caught_up", f"run {run.number} is beyond step {passed}", data))
         return records
 
     def _at(self, made_s: float) -> float:
@@ -93,9 +95,11 @@ class Milestones:
             return self._account.now_s
         return self._account.now_s + made_s - last.monotonic_s
 
-    def _step_time(self, run: RunState, progress: Progress, now_s: float) -> list[Record]:
+    def _step_time(self, run: RunState, progress: Progress, now_s: float, *, over: bool) -> list[Record]:
         step_s = progress.typical_step_s or progress.recent_step_s
         before_s = self._account.step_s
+        if step_s is None and before_s is None and over:
+            step_s = _own_step_s(progress.points)  # a short job: it never was warm, and nothing else will ever be known
         if step_s is None or (before_s is not None and now_s - self._timed_s < _STEP_TIME_EVERY_S):
             return []
         if before_s is not None and abs(step_s - before_s) < _STEP_TIME_NEWS * before_s and not self._saving_s:
@@ -113,3 +117,14 @@ class Milestones:
 
 def _first_over(points: Sequence[ProgressPoint], step: int) -> ProgressPoint | None:
     return next((point for point in points if point.step is not None and point.step > step), None)
+
+
+def _own_step_s(points: Sequence[ProgressPoint]) -> float | None:
+    """The median of what a step took between two words of the run, the first steps too."""
+    told = [(point.at_s, point.step) for point in points if point.step is not None]
+    passed = [
+        (at_s - before_s) / (step - before)
+        for (before_s, before), (at_s, step) in itertools.pairwise(told)
+        if step > before and at_s > before_s
+    ]
+    return statistics.median(passed) if passed else None

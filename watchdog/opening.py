@@ -28,6 +28,7 @@ from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch, read_exit, read_last_words, read_start
 from watchdog.collectors.runcgroup import pids_by_name
 from watchdog.core.causes import Cause
+from watchdog.core.endrecord import hidden, left_by
 from watchdog.core.ettr import Account
 from watchdog.core.facts import Known
 from watchdog.core.history import Event, History, fold
@@ -38,7 +39,7 @@ from watchdog.core.state import Ended
 from watchdog.errors import StateError
 from watchdog.folders import JobFolders, RunFolder
 from watchdog.ledger import Ledger
-from watchdog.masking import mask_command
+from watchdog.masking import mask_command, secret_values
 from watchdog.places import folders_of, job_options
 from watchdog.settings import Settings
 
@@ -114,8 +115,13 @@ def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
             account.add(event)
         watch, lost = find_run(folders, history, host)
         if lost is not None:
-            words = f"run {lost.number} {lost.words}; nothing of it lives"
-            event = ledger.record("run_ended", words, **(dataclasses.asdict(lost) | {"cause": lost.cause.value}))
+            secrets = secret_values(os.environ, settings.job.environment)
+            words = hidden(f"run {lost.number} {lost.words}; nothing of it lives", secrets) or ""
+            left = read_last_words(folders.run(lost.run_id))
+            kept = left_by(log=left.log, failure=left.told, secrets=secrets)
+            told = {name: hidden(getattr(lost, name), secrets) for name in ("words", "error", "fault")}
+            data = {**kept, **dataclasses.asdict(lost), **told, "cause": lost.cause.value}
+            event = ledger.record("run_ended", words, **data)
             history = fold([event], history)
             account.add(event)
     except BaseException:
@@ -172,8 +178,9 @@ def find_run(folders: JobFolders, history: History, host: Host) -> tuple[RunWatc
     is_ours = open_run is not None and open_run["run_id"] == record.run_id
     # Ours was recorded and never started; the record on disk is then an older run's, or another supervisor's.
     stale = None if is_ours else _never_started(open_run, folders)
-    if open_run is None and history.last_run_id == record.run_id:
-        return None, None
+    if record.run_id in history.ended:
+        # Proven over before, and what became of it is drawn: one whose shim was killed has no exit record to say so.
+        return None, stale
     if record.boot_id != host.boot_id:
         gone = _gone(record, "was alive when the host went down", Cause.HOST_RESTARTED)
         return None, gone if is_ours else stale

@@ -50,6 +50,10 @@ class ProgressEyes:
         if self._read is not None:
             self._read = skip(self._read, seconds=away_s, now_s=now_s)
 
+    def forget(self) -> None:
+        """The next run's steps are of another kind: those before it are no measure for them."""
+        self._beaten = self._read = None
+
     def look(self, watch: RunWatch | None, seen: Seen, policy: Policy, run: RunState | None) -> OfRun:
         """What is known of the run in this turn."""
         if watch is None or run is None or seen.shim not in (Shim.STARTING, Shim.ALIVE):

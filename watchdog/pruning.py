@@ -5,7 +5,7 @@ for naming what else takes space and is left alone. Refuses to delete while some
 is alive: then the plan is shown, and the supervisor goes by `[retention]` itself.
 Where the job never ran, or none of its checkpoints is to be seen, nothing is made: no lock, no ledger, no folder.
 Exit codes: 0 done, or nothing to do; 1 something could not be deleted (then nothing more is), or none of the verified
-checkpoints lies there; 2 usage; 4 a supervisor or a run has the job.
+checkpoints lies there and the disk may not be mounted; 2 usage; 4 a supervisor or a run has the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from watchdog.actuators.prune import TORN, PrunableFolder
+from watchdog.actuators.prune import PrunableFolder
+from watchdog.actuators.seen_folder import TORN
 from watchdog.checkpoints.catalogue import ARCHIVE_FOLDER, find_candidates
 from watchdog.checks.figures import size
 from watchdog.clock import SystemClock
@@ -59,8 +60,11 @@ def prune_by_hand(settings: Settings, *, dry_run: bool, argv: list[str]) -> Repo
     if not folders.ledger.exists():
         return _nothing(f"job {settings.job.name} has no ledger in {folders.state}: it never ran", EXIT_OK, dry_run)
     if lost := _lost(folders):
-        words = f"{lost} verified checkpoints of the ledger are not in {folders.checkpoints}: is its disk mounted?"
-        return _nothing(words, EXIT_FAILURE, dry_run)
+        words = f"{lost} verified checkpoints of the ledger are not in {folders.checkpoints}"
+        if not _is_the_jobs_own(folders):
+            return _nothing(f"{words}: is its disk mounted?", EXIT_FAILURE, dry_run)
+        words += ", and the watchdog did not delete them; the job's own records are there, so its disk is"
+        return _nothing(words, EXIT_OK, dry_run, _without_any(settings, folders))
     folder = PrunableFolder(folders.checkpoints, clock)
     if dry_run:
         events, _ = read_events(folders.ledger)
@@ -87,6 +91,18 @@ def _lost(folders: JobFolders) -> int:
     return len({each.digest for each in fold(events).known} - _gone(events))
 
 
+def _is_the_jobs_own(folders: JobFolders) -> bool:
+    """Whether it is the folder that runs trained into, and no empty mount point; False where that is not to be told."""
+    return folders.control.parent == folders.checkpoints and folders.lineage.exists()
+
+
+def _without_any(settings: Settings, folders: JobFolders) -> str:
+    """What it means for the job that its checkpoints are gone."""
+    if fold(read_events(folders.ledger)[0]).finished is not None:
+        return "the job is finished, and what it trained is not there any more"
+    return f"the next launch holds for it; to begin anew: watchdog run{job_options(settings)} --new"
+
+
 def _gone(events: Iterable[Event]) -> set[str]:
     """Digests of those that were deleted by us."""
     planned_digest, gone = {}, set()
@@ -99,10 +115,12 @@ def _gone(events: Iterable[Event]) -> set[str]:
     return gone
 
 
-def _nothing(words: str, code: int, dry_run: bool) -> Report:
+def _nothing(words: str, code: int, dry_run: bool, warning: str = "") -> Report:
     record: dict[str, Any] = {"dry_run": dry_run, "not_done": words, "exit_code": code, "why_not": words}
+    record |= {"warning": warning or None}
     record |= {"kept": [], "deletions": [], "deleted": [], "freed_bytes": 0, "left": []}
-    return Report(exit_code=code, lines=(f"nothing   {words}",), record=record)
+    lines = (f"nothing   {words}", *((f"warning   {warning}",) if warning else ()))
+    return Report(exit_code=code, lines=lines, record=record)
 
 
 @contextlib.contextmanager
@@ -180,8 +198,9 @@ def _told(
     else:
         lines += [_line("delete", each.held.size_bytes, f"{what(each)} · {each.why}") for each in found.deletions]
         if not found.deletions:
-            lines.append(f"nothing   {found.why_not or 'all that lies there is kept by [retention]'}")
-    others = _others(folders)
+            kept = "all that lies there is kept by [retention]" if found.kept else "no checkpoint lies there"
+            lines.append(f"nothing   {found.why_not or kept}")
+    others = _others(folders, {each.held.name for each in (*found.kept, *found.deletions)})
     lines += [_line("left", size_bytes, f"{name} · not deleted by the watchdog") for name, size_bytes in others]
     if not_done and found.deletions:
         lines.append(f"nothing was done ({not_done})")
@@ -193,6 +212,7 @@ def _told(
         "not_done": not_done,
         "exit_code": EXIT_FAILURE if failed else code,
         "why_not": found.why_not,
+        "warning": None,
         "kept": [_as_record(each) for each in found.kept],
         "deletions": [_as_record(each) for each in found.deletions],
         "deleted": [
@@ -221,8 +241,8 @@ def _as_record(reason: Reason) -> dict[str, Any]:
     }
 
 
-def _others(folders: JobFolders) -> list[tuple[str, int]]:
-    """What else takes space of what is ours or seems to be: named, and left alone."""
+def _others(folders: JobFolders, judged_names: set[str]) -> list[tuple[str, int]]:
+    """What else takes space of what is ours or seems to be, and is in no plan: named, and left alone."""
     found = []
     archive = folders.checkpoints / ARCHIVE_FOLDER
     if size_bytes := sum(_size(path) for path in _files(archive)):
@@ -234,7 +254,8 @@ def _others(folders: JobFolders) -> list[tuple[str, int]]:
         entries = []
     for entry in entries:
         judged = entry.name.endswith(MANIFEST_SUFFIX) or entry.name.startswith(HIDDEN) or TORN.fullmatch(entry.name)
-        if entry.is_file(follow_symlinks=False) and entry.name not in named and not judged:
+        told = entry.name in named or entry.name in judged_names or judged
+        if entry.is_file(follow_symlinks=False) and not told:
             found.append((f"{entry.path} (no manifest names it)", _size(Path(entry.path))))
     for path in _files(folders.state):
         if folders.checkpoints not in path.parents and _OURS.fullmatch(path.name):

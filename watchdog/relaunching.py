@@ -22,6 +22,7 @@ from watchdog.core.branching import NO_REASON, branched, refusal_of, said_by
 from watchdog.core.following import End, Following, Told, heard, seen
 from watchdog.core.history import Event, History, fold
 from watchdog.core.relaunchplan import FINISHED, Wish
+from watchdog.core.smaller import whole
 from watchdog.errors import (
     EXIT_FAILURE,
     EXIT_HOLD,
@@ -33,12 +34,15 @@ from watchdog.errors import (
 )
 from watchdog.folders import JobFolders
 from watchdog.ledger import parse_line, read_events
+from watchdog.masking import mask_text
 from watchdog.places import folders_of, job_options, require_visible
 from watchdog.render import duration
 from watchdog.settings import Settings
 
 if TYPE_CHECKING:
     from watchdog.clock import Clock
+    from watchdog.core.identity import Host
+    from watchdog.core.runrecord import RunRecord
     from watchdog.ledger import Ledger
 
 _LOOK_EVERY_S = 0.1
@@ -114,17 +118,18 @@ def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wis
     """Nobody supervises: what was asked is put down for who does next."""
     job = f"job {settings.job.name}"
     if not ever_was(folders):
-        words = f"{job} never ran, so nothing is held; start it: {how_to_start(settings, ())}"
-        return Asked(words=words, by_supervisor=False)
+        words = f"{job} never ran, so nothing is held and nothing was done; start it: {how_to_start(settings, ())}"
+        return Asked(words=words, by_supervisor=False, code=EXIT_FAILURE)
     from watchdog.clock import SystemClock
     from watchdog.opening import host_or_error, open_ledger, take
 
     clock = SystemClock()
-    lock = take(folders, clock, argv, job_options(settings))
+    lock, host = take(folders, clock, argv, job_options(settings)), host_or_error()
     with contextlib.closing(lock):
-        ledger = open_ledger(folders, clock, host_or_error())
+        ledger = open_ledger(folders, clock, host)
         with contextlib.closing(ledger):
             history = fold(ledger.events)
+            living, unseen = _living(folders, history, host)
             if history.finished is not None and history.hold is None and wish.step is None:
                 return Asked(words=f"{job}: {FINISHED}", by_supervisor=False, code=EXIT_HOLD)
             done = []
@@ -132,16 +137,48 @@ def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wis
                 done.append(_go_back(settings, folders, ledger, history, wish.step, why))
             if history.hold is not None:
                 ledger.record("lifted", "the hold is lifted by a person")
-                done.append(f"the hold is lifted ({history.hold})")
+                done.append(f"the hold is lifted ({mask_text(history.hold)})")
             elif wish.afresh and (history.failures or history.host_failures):
                 counted = {"failures": history.failures, "host_failures": history.host_failures}
                 ledger.record("budget_reset", "the failures that were counted are forgotten by a person", **counted)
                 done.append("the failures that were counted are forgotten")
+            if wish.afresh and history.batch_halvings:
+                kind, sentence, data = whole(history.batch_halvings)
+                ledger.record(kind, sentence, **data)
+                done.append("the micro-batch is whole again")
             if history.hold is None and history.wait is not None:
                 ledger.record("wait_cut", "what is left of the wait before the next run is cut short by a person")
-            said = "; ".join(done) or "no supervisor runs and nothing is held"
+                done.append("what is left of the wait before the next run is cut short")
+            if living is not None:
+                done.append(_owe(ledger, living, of_step=wish.step is not None))
+            said = "; ".join(done) or "no supervisor runs, no run lives and nothing is held: nothing was done"
+            said += f" ({unseen})" if unseen else ""
             words = f"{job}: {said}; start the supervisor: {how_to_start(settings, ledger.events)}"
-            return Asked(words=words, by_supervisor=False)
+            return Asked(words=words, by_supervisor=False, code=EXIT_OK if done else EXIT_FAILURE)
+
+
+def _living(folders: JobFolders, history: History, host: Host) -> tuple[RunRecord | None, str]:
+    """(the run that the next supervisor adopts, why that cannot be told). Only with the supervisor lock in hand."""
+    from watchdog.core.seen import Shim
+    from watchdog.opening import find_run
+
+    try:
+        watch, _ = find_run(folders, history, host)
+    except StateError as error:
+        return None, f"whether a run lives cannot be told, and none is ended for this: {error}"
+    if watch is None:
+        return None, ""
+    with contextlib.closing(watch):
+        return (watch.record if watch.shim() in (Shim.STARTING, Shim.ALIVE, Shim.LOST) else None), ""
+
+
+def _owe(ledger: Ledger, living: RunRecord, *, of_step: bool) -> str:
+    """The wish is put down: who adopts the run ends it, as it does with one of a branch that was left."""
+    if not of_step:
+        by = said_by(_myself(), "somebody")
+        words = f"{by} asks for run {living.number} to be ended and followed; nobody supervises it now"
+        ledger.record("relaunch_asked", words, run_id=living.run_id, number=living.number, by=by)
+    return f"run {living.number} lives on, and whoever supervises next asks it to save and end before the next one"
 
 
 def _go_back(settings: Settings, folders: JobFolders, ledger: Ledger, history: History, step: int, why: str) -> str:
@@ -254,7 +291,7 @@ def relaunch(
     require_visible(folders)
     tail = LedgerTail(folders.ledger)
     asked = ask_relaunch(settings, argv, wish, why)
-    say(asked.words)
+    say(mask_text(asked.words))
     if not asked.by_supervisor or wait_s is None:
         return asked.code
     try:
@@ -263,5 +300,5 @@ def relaunch(
         say(f"no longer followed; the relaunch goes on: watchdog status{job_options(settings)}")
         return _EXIT_INTERRUPTED
     if end.code != EXIT_OK:
-        say(end.words)
+        say(mask_text(end.words))
     return end.code

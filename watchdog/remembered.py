@@ -18,17 +18,22 @@ from watchdog.core.devicefacts import XidFault
 from watchdog.core.fact import Fact, Known, value_of
 from watchdog.core.facts import BeatFact, Clocks, Device, Disk, Driver, Facts, Jump, OomKills, Progress, ProgressPoint
 from watchdog.core.limits import Limits
+from watchdog.core.memoryneed import Learned
 from watchdog.render_facts import record_of
 
 T = TypeVar("T", bound=Struct)
 
 
 class Meant(Struct, frozen=True, kw_only=True):
-    """The devices that the job means, as the supervisor's own environment has it: see core/limits.py."""
+    """What the job asks for as only the supervisor knows it: see core/limits.py.
+
+    Its devices, by the supervisor's own environment, and the host memory that its last run had shown to need.
+    """
 
     devices: tuple[str, ...] | None
     named: bool
     doubt: str
+    learned: Learned | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +60,8 @@ class Remembered:
         if self.meant is None:
             return limits
         meant = self.meant
-        return replace(limits, devices=meant.devices, devices_named=meant.named, devices_doubt=meant.doubt)
+        devices = {"devices": meant.devices, "devices_named": meant.named, "devices_doubt": meant.doubt}
+        return replace(limits, memory_learned=meant.learned, **devices)
 
 
 def remember(facts: Facts, limits: Limits | None = None) -> Remembered:
@@ -75,7 +81,12 @@ def remember(facts: Facts, limits: Limits | None = None) -> Remembered:
         blind_s=facts.blind_s,
         meant=None
         if limits is None
-        else Meant(devices=limits.devices, named=limits.devices_named, doubt=limits.devices_doubt),
+        else Meant(
+            devices=limits.devices,
+            named=limits.devices_named,
+            doubt=limits.devices_doubt,
+            learned=limits.memory_learned,
+        ),
     )
 
 

@@ -12,9 +12,11 @@ from typing import Any
 from watchdog.contract import decode_number, encode_number
 from watchdog.core.figures import gib
 from watchdog.core.limits import GPU_MEMORY_NEED_BYTES
-from watchdog.core.view import CollectorView, DeviceView, FindingView, GateView, RunView, StatusView
+from watchdog.core.smaller import in_words
+from watchdog.core.view import CollectorView, DeviceView, FindingView, GateView, RunView, StatusView, VerdictView
 
 _BAR = 10
+_EXPECTED = ("healthy", "starting", "finished", "dead")  # the rest of the line says so, or another line does
 
 
 def duration(seconds: float) -> str:
@@ -63,6 +65,8 @@ def live_line(view: StatusView) -> str:
         parts.append(f"{count(run.tokens_per_s)} tok/s")
     if run.eta_s is not None:
         parts.append(f"eta {duration(run.eta_s)}")
+    if view.verdict is not None and view.verdict.kind not in _EXPECTED:
+        parts.append(view.verdict.kind)
     if run.beat_age_s is not None and run.beat_age_s > 5:
         parts.append(f"last beat {duration(run.beat_age_s)} ago")
     return "  ".join(parts)
@@ -90,6 +94,7 @@ def after_hold(options: str) -> str:
 
 def status_lines(view: StatusView) -> list[str]:
     """`watchdog status` for people."""
+    view = masked(view)
     state = view.state
     if view.since_wall_s is not None:
         state += f" for {duration(view.now_wall_s - view.since_wall_s)}"
@@ -98,6 +103,8 @@ def status_lines(view: StatusView) -> list[str]:
     lines = [f"{'job':<11} {view.job} · {state} · {who}"]
     if view.silence:
         lines.append(f"{'watchdog':<11} {view.silence}")
+    if view.verdict is not None:
+        lines.append(f"{'verdict':<11} {verdict_line(view.verdict, view.now_wall_s)}")
     if view.hold_reason:
         lines.append(f"{'HOLD':<11} {view.hold_reason}")
         if view.last_error:
@@ -138,6 +145,8 @@ def status_lines(view: StatusView) -> list[str]:
     failures = f"{view.failures} of {view.failure_limit} failures in a row without a new checkpoint"
     restarts = "1 restart" if view.restarts == 1 else f"{view.restarts} restarts"
     lines.append(f"{'budget':<11} {failures} · {restarts} · {view.steps_repeated} steps repeated")
+    if view.batch_halvings:
+        lines.append(f"{'batch':<11} {in_words(view.batch_halvings)} (whole again: relaunch --force)")
     if view.lost_s:
         lines.append(f"{'time':<11} {ettr_line(view)}")
     if view.memory_available_bytes is not None:
@@ -146,6 +155,8 @@ def status_lines(view: StatusView) -> list[str]:
             kind = "GPU job" if view.memory_need_bytes == GPU_MEMORY_NEED_BYTES else "job"
             who = "the job states" if view.memory_need_stated else f"by default a {kind} is taken to need"
             need = f", {who} {gib(view.memory_need_bytes)} GiB"
+            if view.memory_need_why:
+                need = f", {gib(view.memory_need_bytes)} GiB needed: {view.memory_need_why}"
         lines.append(f"{'memory':<11} {gib(view.memory_available_bytes)} GiB available{need}")
     if view.sentence:
         lines.append(f"{'last':<11} {view.sentence}")
@@ -158,13 +169,31 @@ def status_lines(view: StatusView) -> list[str]:
     return lines
 
 
+def verdict_line(verdict: VerdictView, now_wall_s: float) -> str:
+    """`healthy for 3 min: step 812, last beat 0.4 s ago (rule: beats in time)`."""
+    stands = f"{verdict.kind} for {duration(now_wall_s - verdict.since_wall_s)}"
+    return harmless(f"{stands}: {verdict.reason} (rule: {verdict.rule})")
+
+
+def ettr_words(
+    ratio: float | None, why: str, *, down_s: float | None, lost_s: Mapping[str, float], saving_s: float
+) -> str:
+    """`ETTR 0.94 · down 3 min (proof 2 s, hold 3 min) · replay 40 s · start 10 s`: what was lost, and to what."""
+    parts = [f"ETTR {ratio:.2f}" if ratio is not None else f"ETTR unknown: {why}"]
+    told = {name: f"{name} {duration(seconds)}" for name, seconds in lost_s.items() if seconds >= 0.05}
+    apart = [told.pop(name) for name in ("replay", "start") if name in told]
+    if (down_s or 0.0) >= 0.05:
+        parts.append(f"down {duration(down_s or 0.0)}" + (f" ({', '.join(told.values())})" if told else ""))
+    parts += apart
+    if saving_s >= 1:
+        parts.append(f"saving at least {duration(saving_s)}")
+    return " · ".join(parts)
+
+
 def ettr_line(view: StatusView) -> str:
-    """`ETTR 0.94 · down 3 min · replay 40 s`: what was lost, where anything was."""
-    parts = [f"ETTR {view.ettr_ratio:.2f}" if view.ettr_ratio is not None else f"ETTR unknown: {view.ettr_why}"]
-    lost = (("down", view.down_s or 0.0), ("replay", view.lost_s.get("replay", 0.0)))
-    parts += [f"{name} {duration(seconds)}" for name, seconds in lost if seconds >= 0.05]
-    if view.saving_s >= 1:
-        parts.append(f"saving at least {duration(view.saving_s)}")
+    """The same of a view, and the incident that is open."""
+    why, down_s, lost_s, saving_s = view.ettr_why, view.down_s, view.lost_s, view.saving_s
+    parts = [ettr_words(view.ettr_ratio, why, down_s=down_s, lost_s=lost_s, saving_s=saving_s)]
     if view.incident is not None:
         parts.append(f"incident {view.incident} is open: watchdog incidents show {view.incident}{view.options}")
     return " · ".join(parts)
@@ -177,7 +206,32 @@ def harmless(text: str) -> str:
 
 def status_record(view: StatusView) -> dict[str, Any]:
     """`watchdog status --json`: the view field by field, non-finite numbers as strings."""
-    return {"format": 1, **_plain(dataclasses.asdict(view))}
+    return {"format": 1, **_plain(dataclasses.asdict(masked(view)))}
+
+
+def masked(view: StatusView) -> StatusView:
+    """The view with the secrets hidden that trainers, commands and other processes say; paths stay as they are."""
+    from watchdog.masking import mask_text  # its expressions cost 10 ms: who shows no view need not pay for them
+
+    def hide(text: str | None) -> str | None:
+        return None if text is None else mask_text(text)
+
+    run, verdict = view.run, view.verdict
+    if verdict is not None:
+        evidence = tuple(map(mask_text, verdict.evidence))
+        verdict = dataclasses.replace(verdict, reason=mask_text(verdict.reason), evidence=evidence)
+    return dataclasses.replace(
+        view,
+        sentence=mask_text(view.sentence),
+        hold_reason=hide(view.hold_reason),
+        last_error=hide(view.last_error),
+        silence=hide(view.silence),
+        waiting_for=hide(view.waiting_for),
+        verdict=verdict,
+        run=None if run is None else dataclasses.replace(run, status=hide(run.status)),
+        gates=tuple(dataclasses.replace(gate, words=mask_text(gate.words)) for gate in view.gates),
+        findings=tuple(dataclasses.replace(each, reason=mask_text(each.reason)) for each in view.findings),
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -196,6 +250,9 @@ def view_from_record(record: Any) -> StatusView:
     values = _fields_of(StatusView, record)
     if values.get("run") is not None:
         values["run"] = RunView(**_fields_of(RunView, values["run"]))
+    if values.get("verdict") is not None:
+        verdict = _fields_of(VerdictView, values["verdict"])
+        values["verdict"] = VerdictView(**verdict | {"evidence": tuple(verdict.get("evidence", ()))})
     values["findings"] = tuple(FindingView(**_fields_of(FindingView, each)) for each in values.get("findings", ()))
     values["gates"] = tuple(GateView(**_fields_of(GateView, each)) for each in values.get("gates", ()))
     values["devices"] = tuple(DeviceView(**_fields_of(DeviceView, each)) for each in values.get("devices", ()))

@@ -7,11 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog.core.incidents import Incident
-from watchdog.render import duration, harmless
+from watchdog.core.autopsy import Incident, Origin
+from watchdog.core.ettr import ettr_fields
+from watchdog.render import duration, ettr_words, harmless
 
 _WIDTH = 11
 _DIGEST_SHOWN = 12
+_NUMBERS = 6
 
 
 def listing(incidents: Sequence[Incident], options: str) -> list[str]:
@@ -25,9 +27,11 @@ def listing(incidents: Sequence[Incident], options: str) -> list[str]:
     return [*lines, f"next: watchdog incidents show {incidents[-1].id}{options}"]
 
 
-def report(incident: Incident) -> list[str]:
+def report(incident: Incident, origin: Origin | None = None) -> list[str]:
     """Everything about one."""
     lines = [f"incident {incident.id} · {incident.outcome} · {_what(incident)}"]
+    if origin is not None:
+        lines += _row("job", harmless(f"{origin.job} on {origin.host} · gpuhost-watchdog {origin.version}"))
     lines += _row("when", f"{_when(incident.began_wall_s)} UTC, the last sign of life")
     lines += _row("", f"noticed {duration(incident.noticed_after_s)} later")
     if incident.recovered_after_s is not None:
@@ -35,12 +39,18 @@ def report(incident: Incident) -> list[str]:
     if incident.cause is not None:
         sure = "" if incident.confidence is None else f" (confidence {harmless(incident.confidence)})"
         lines += _row("cause", f"{incident.cause.replace('_', ' ')}{sure}: {harmless(incident.words)}")
+        if len(incident.runs) > 1:
+            lines += _row("", f"of the first of {len(incident.runs)} runs that ended in it; see the timeline")
     if incident.hold is not None:
         lines += _row("HOLD", harmless(incident.hold))
     lines += _row("lost", f"{duration(incident.lost_total_s)}: {lost_words(incident.lost_s)}")
     if incident.wall_s:
         share = 100 * min(1.0, incident.lost_total_s / incident.wall_s)
         lines += _row("", f"{share:.1f} % of the {duration(incident.wall_s)} since the first launch")
+    if origin is not None and origin.ettr is not None:
+        ettr = origin.ettr
+        words = ettr_words(ettr.ratio, ettr.why, down_s=ettr.down_s, lost_s=ettr.lost_s, saving_s=ettr.saving_s)
+        lines += _row("ettr", f"of the job up to now: {words}")
     for words in incident.unknown:
         lines += _row("unknown", words)
     lines += _row("checkpoint", _checkpoint(incident))
@@ -50,12 +60,17 @@ def report(incident: Incident) -> list[str]:
     for source in incident.evidence:
         lines += _row("evidence", harmless(source.source))
         lines += [f"{'':<{_WIDTH}}   {harmless(line)}" for line in source.lines]
+    for number, words in enumerate(incident.also_standing):
+        lines += _row("" if number else "standing", f"also, from before: {harmless(words)}")
     return lines
 
 
-def record(incident: Incident) -> dict[str, Any]:
-    """One incident for machines."""
-    return {"format": 1, **dataclasses.asdict(incident)}
+def record(incident: Incident, origin: Origin | None = None) -> dict[str, Any]:
+    """One incident for machines. `ettr` is the job's, up to now."""
+    whose: dict[str, Any] = {}
+    if origin is not None:
+        whose = {"job": origin.job, "host": origin.host, "version": origin.version, "ettr": ettr_fields(origin.ettr)}
+    return {"format": 1, **whose, **dataclasses.asdict(incident)}
 
 
 def lost_words(lost_s: Mapping[str, float]) -> str:
@@ -76,10 +91,18 @@ def _when(wall_s: float) -> str:
 
 
 def _what(incident: Incident) -> str:
-    runs = ", ".join(str(run) for run in incident.runs)
-    who = "" if not runs else f"run {runs} " if len(incident.runs) == 1 else f"runs {runs} "
+    """`run 1 died of SIGKILL at step 214`; of several that ended the same way, or the first and the last."""
+    ends = incident.ends
     at = "" if incident.last_step is None else f" at step {incident.last_step}"
-    return harmless(f"{who}{incident.words or 'for no reason that was recorded'}{at}")
+    if not ends:
+        return harmless(f"{incident.words or 'for no reason that was recorded'}{at}")
+    if len(ends) > 1 and len({end.words for end in ends}) > 1:
+        return harmless(f"run {ends[0].number} {ends[0].words} … run {ends[-1].number} {ends[-1].words}{at}")
+    numbers = [str(run) for run in incident.runs]
+    if len(numbers) > _NUMBERS:
+        numbers = [*numbers[: _NUMBERS - 2], "…", numbers[-1]]
+    runs = f"run {numbers[0]}" if len(numbers) == 1 else f"runs {', '.join(numbers)}"
+    return harmless(f"{runs} {ends[0].words or 'ended'}{at}" if numbers else f"{ends[0].words}{at}")
 
 
 def _checkpoint(incident: Incident) -> str:

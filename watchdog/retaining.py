@@ -67,6 +67,7 @@ def standing_by(history: History, in_use: frozenset[tuple[int, str]]) -> Standin
         in_use=in_use,
         deleting=frozenset(history.deleting.items()),
         moved=history.moved,
+        moving=frozenset(history.moving.items()),
     )
 
 
@@ -161,6 +162,7 @@ class Pruner:
         self._say = say
         self._runner = Runner(clock)
         self._part: _Part | None = None
+        self._hangs: _Part | None = None  # of which that was told
         self._at_gates = False
         self._newest: object = None  # that was verified when the last look beside a run was begun
         self._looked_s = float("-inf")
@@ -245,9 +247,11 @@ class Pruner:
         self._waits = verifying and part.reason is None
         if self._waits:
             return
-        # It may still come to its end, so nothing is begun beside it.
+        # It may still come to its end, so nothing is begun beside it; that is told once, and not in every turn.
         if polled.age_s is None and not isinstance(polled.fact, Known):
-            self._end(f"pruning the checkpoints: {polled.fact.why}", trouble=True)
+            if self._hangs is not part or (self._at_gates and not self.over):
+                self._hangs = part
+                self._end(f"pruning the checkpoints: {polled.fact.why}", trouble=True)
             return
         self._part = None
         if part.reason is not None and not self._deleted(part.reason, polled.fact):

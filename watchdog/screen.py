@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from watchdog.masking import mask_text
+
 LOG_LIMIT_BYTES = 4 * 1024 * 1024
 _QUEUED_LINES, _PATIENCE_S = 1000, 1.0
 QUIET_EVERY_S = 15.0  # how often the live line is said where there is no terminal
@@ -91,7 +93,7 @@ class Screen:
     def line(self, label: str, text: str) -> None:
         """One lasting line: a label of up to nine characters, and a text; further lines of it are indented."""
         # A sentence of the ledger stands by itself ("run 3 exit 1"); beside its label it need not say it twice.
-        text = _without_controls(text, keep="\n")
+        text = mask_text(_without_controls(text, keep="\n"))
         first, *rest = text.removeprefix(label).removeprefix(":").strip().split("\n")
         lines = [f"{label:<9} {first}", *(f"{'':<9} {more}" for more in rest)]
         self._clear()
@@ -102,7 +104,7 @@ class Screen:
 
     def live(self, text: str, now_s: float) -> None:
         """The line that changes: redrawn on a terminal, said every few seconds elsewhere."""
-        text = _without_controls(text)
+        text = mask_text(_without_controls(text))
         if self._terminal:
             width = max(20, shutil.get_terminal_size().columns - 1)
             text = text[:width]

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from watchdog.contract import ENV_PREFIX, PHASES
+from watchdog.contract import BATCH_HALVINGS_MOST, ENV_PREFIX, PHASES
 from watchdog.core import notice
 from watchdog.settings_limits import Checks, Limits
 from watchdog.settings_meta import key, key_name
@@ -130,6 +130,15 @@ class Job(Struct, frozen=True, kw_only=True, rename=key_name):
             example="1000",
         ),
     ] = None
+    shrink_batch: Annotated[
+        int,
+        key(
+            "how often the micro-batch may be halved after CUDA ran out of memory, with as many tokens a step as "
+            "before; the trainer must honour GPUHOST_WATCHDOG_BATCH_HALVINGS, as the built-in one does",
+            ge=0,
+            le=BATCH_HALVINGS_MOST,
+        ),
+    ] = 0
     environment: Annotated[
         dict[str, str],
         key(
@@ -171,6 +180,14 @@ class Memory(Struct, frozen=True, kw_only=True, rename=key_name):
             computed="auto",
         ),
     ] = None
+    reclaim: Annotated[
+        bool,
+        key(
+            "have the kernel give page cache back by itself where a launch lacks memory; false: by hand alone, with "
+            "watchdog reclaim",
+            allowed="true or false",
+        ),
+    ] = True
 
 
 class Disk(Struct, frozen=True, kw_only=True, rename=key_name):

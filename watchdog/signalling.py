@@ -5,18 +5,17 @@ Nobody is signalled who is not proven a member of the run at this very moment, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from watchdog.actuators.cgroup import kill_whole
+from watchdog.actuators.cgroup import freeze_whole, kill_whole, thaw_whole
 from watchdog.actuators.stop import freeze, kill, terminate, thaw
 from watchdog.collectors.run import RunWatch
 from watchdog.core.facts import Absent, Fact, Known
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.seen import BeatSeen, Shim
 from watchdog.core.state import Terminate
-from watchdog.errors import RecordingError
 
 
 class Signaller:
@@ -35,10 +34,12 @@ class Signaller:
         self._note = note
         self._killed: frozenset[ProcessId] = frozenset()
         self._grouped: frozenset[int] = frozenset()  # whom a kill of the whole cgroup has met
+        self._proofs: Mapping[int, tuple[str, ...]] = {}  # that whoever is left of a run without its shim is the run's
+        self._begun = ""  # the run of which it is recorded that everybody is stopped, to be killed
 
     def forget(self) -> None:
         """A new run begins."""
-        self._killed, self._grouped = frozenset(), frozenset()
+        self._killed, self._grouped, self._begun = frozenset(), frozenset(), ""
 
     def terminate(self, watch: RunWatch, order: Terminate, now_s: float) -> bool:
         """TERM. False when the last look found another beat than the one that was judged: then nothing was done."""
@@ -68,14 +69,72 @@ class Signaller:
     def kill(self, watch: RunWatch) -> None:
         """One round of KILL, and one to the run's cgroup as a whole where nobody else is in it.
 
-        Recorded before and after whenever it meets somebody new. Raises RecordingError.
+        Everybody is stopped first, so that who is recorded is who is killed: nobody forks any more. That they are
+        stopped is recorded before, so that a supervisor after us goes on with the KILL; whatever fails between the two
+        lets them all run on. Recorded before and after whenever it meets somebody new. Raises RecordingError.
         """
 
         def look() -> tuple[Process, ...]:
-            return watch.orphans(self._run_lock).ours if watch.shim() is Shim.LOST else watch.members()
+            if watch.shim() is not Shim.LOST:
+                return watch.members()
+            orphans = watch.orphans(self._run_lock)
+            self._proofs = orphans.proofs
+            return orphans.ours
 
-        known = freeze(look)
         whole = self._whole(watch)
+        self._begin(watch, look, whole)
+        frozen = self._freeze_whole(watch, whole)
+        try:
+            self._kill(watch, look)
+        finally:
+            if frozen:  # a killed one is gone either way, and whoever is left shall run
+                assert watch.record.cgroup is not None
+                thaw_whole(watch.record.cgroup, watch.record.run_id)
+
+    def _begin(
+        self, watch: RunWatch, look: Callable[[], tuple[Process, ...]], whole: frozenset[int] | str | None
+    ) -> None:
+        """Once for a run: from here on a supervisor that dies leaves stopped processes that the next one kills."""
+        if self._begun == watch.record.run_id:
+            return
+        pids = sorted({process.id.pid for process in look()} | (whole if isinstance(whole, frozenset) else set()))
+        if pids:
+            words = f"KILL is next: first {len(pids)} processes are stopped, so that none of them forks meanwhile"
+            self._record("run_freezing", words, run_id=watch.record.run_id, pids=pids[:20_000])
+            self._begun = watch.record.run_id
+
+    def _freeze_whole(self, watch: RunWatch, whole: frozenset[int] | str | None) -> bool:
+        """Where the run has a cgroup to itself, at once and in the kernel; a stranger in there is not touched.
+
+        Only for who was not met before: one that waits in state D is never frozen, and each try would be waited for.
+        """
+        if not isinstance(whole, frozenset) or not whole - self._grouped:
+            return False
+        assert watch.record.cgroup is not None
+        return freeze_whole(watch.record.cgroup, watch.record.run_id)
+
+    def _kill(self, watch: RunWatch, look: Callable[[], tuple[Process, ...]]) -> None:
+        known = freeze(look)
+        try:
+            whole = self._whole(watch)
+            met, grouped = self._recorded(watch, known, whole)
+            # First the whole at once: nothing that the looks have missed goes on forking while the others die.
+            of_whole = self._kill_whole(watch, known) if met and grouped else whole
+        except BaseException:  # a full ledger, a process table that cannot be read, an interrupt: nobody stays stopped
+            thaw(known)
+            raise
+        self._grouped |= grouped
+        outcome = kill(known)
+        if met:
+            words = [f"{process.id.pid} {sent.value}" for process, sent in outcome.outcomes[:20]]
+            if of_whole is not None:
+                words.append(f"cgroup {of_whole}")
+            self._note("run_killed", f"outcome of KILL: {', '.join(words)}")
+
+    def _recorded(
+        self, watch: RunWatch, known: dict[ProcessId, Process], whole: frozenset[int] | str | None
+    ) -> tuple[set[int], frozenset[int]]:
+        """(whom this round is the first to meet, who is in the cgroup that is killed); written down."""
         grouped = whole if isinstance(whole, frozenset) else frozenset()
         fresh = [process for identity, process in known.items() if identity not in self._killed]
         met = {process.id.pid for process in fresh} | (grouped - self._grouped)
@@ -86,21 +145,12 @@ class Signaller:
                 assert watch.record.cgroup is not None
                 names.append(f"the whole of its cgroup ({len(grouped)})")
                 data["cgroup"] = watch.record.cgroup.path
-            try:
-                self._record("run_killing", f"KILL to {', '.join(names)}", **data)
-            except RecordingError:
-                thaw(known)
-                raise
+            proofs = {str(pid): list(self._proofs[pid]) for pid in sorted(met)[:200] if pid in self._proofs}
+            if proofs:  # its shim, whose child it would be, is gone
+                data["proofs"] = proofs
+            self._record("run_killing", f"KILL to {', '.join(names)}", **data)
             self._killed |= known.keys()
-        # First the whole at once: nothing that the looks have missed goes on forking while the others die.
-        of_whole = self._kill_whole(watch) if met and grouped else whole
-        self._grouped |= grouped
-        outcome = kill(known)
-        if met:
-            words = [f"{process.id.pid} {sent.value}" for process, sent in outcome.outcomes[:20]]
-            if of_whole is not None:
-                words.append(f"cgroup {of_whole}")
-            self._note("run_killed", f"outcome of KILL: {', '.join(words)}")
+        return met, grouped
 
     def _whole(self, watch: RunWatch) -> frozenset[int] | str | None:
         """Who would be killed with the run's cgroup; or why it is not killed; None where there is nothing to kill."""
@@ -115,11 +165,16 @@ class Signaller:
             return f"left alone: pid {traced[0]} in it is under a debugger"
         return group.pids
 
-    def _kill_whole(self, watch: RunWatch) -> str:
-        """Look once more, act, and say what came of it."""
+    def _kill_whole(self, watch: RunWatch, known: dict[ProcessId, Process]) -> str:
+        """Look once more, record whom the record lacks, act, and say what came of it. Raises RecordingError."""
         assert watch.record.cgroup is not None
         last = self._whole(watch)
         if not isinstance(last, frozenset):
             return last or "empty already"
+        late = last - self._grouped - {identity.pid for identity in known}
+        if late:  # where the cgroup could not be frozen: forked between the two looks
+            data = {"pids": sorted(late)[:20_000], "cgroup": watch.record.cgroup.path}
+            self._grouped |= late
+            self._record("run_killing", f"KILL also to {len(late)} that were forked meanwhile", **data)
         sent = kill_whole(watch.record.cgroup, watch.record.run_id)
         return "not killed: this kernel has no cgroup.kill (5.14 has)" if sent is None else sent.value

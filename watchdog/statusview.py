@@ -18,8 +18,10 @@ from watchdog.core.seen import Seen, Shim
 from watchdog.core.state import (
     Policy,
     State,
+    Wish,
 )
-from watchdog.core.view import DeviceView, FindingView, GateView, RunView, StatusView
+from watchdog.core.verdict import Verdict
+from watchdog.core.view import DeviceView, FindingView, GateView, RunView, StatusView, VerdictView
 from watchdog.places import job_options
 from watchdog.settings import Settings
 
@@ -37,10 +39,13 @@ _LABELS = {
     "request_dropped": "watchdog",
     "checkpoint_verified": "verified",
     "checkpoint_doubtful": "doubtful",
+    "checkpoint_vanished": "vanished",
     "checkpoint_refused": "refused",
     "checkpoint_moved": "refused",
     "checkpoint_stays": "refused",
     "signal_sent": "signal",
+    "launch_troubled": "gate",
+    "run_freezing": "kill",
     "run_killing": "kill",
     "run_killed": "kill",
     "cgroup_missing": "cgroup",
@@ -50,6 +55,8 @@ _LABELS = {
     "branch_refused": "back",
     "branched": "back",
     "budget_reset": "budget",
+    "batch_shrunk": "batch",
+    "batch_whole": "batch",
     "wait_cut": "wait",
     "lifted": "lifted",
     "reclaiming": "memory",
@@ -83,6 +90,7 @@ def make_view(
     progress: Progress | None = None,
     metrics_url: str | None = None,
     ettr: Ettr | None = None,
+    verdict: Verdict | None = None,
 ) -> StatusView:
     """The view of one turn. Reads nothing: everything was gathered before."""
     import os
@@ -97,14 +105,19 @@ def make_view(
         now_wall_s=wall_s,
         sentence=history.last_sentence,
         hold_reason=state.hold,
+        leaving=state.wish is Wish.LEAVE,
         last_error=history.last_error,
         supervisor_pid=os.getpid(),
+        verdict=None if verdict is None else _verdict_view(verdict, wall_s - now_s),
         run=_run_view(state, seen, watch, pace, policy, now_s, progress),
         runs_by_cause=history.runs_by_cause,
         failures=max(state.failures, state.host_failures),
         failure_limit=settings.relaunch.failures,
         restarts=history.restarts,
+        batch_halvings=history.batch_halvings,
         steps_repeated=history.steps_repeated,
+        pruned=history.pruned,
+        pruned_bytes=history.pruned_bytes,
         notifications=history.notifications,
         **ettr_fields(ettr),
         waiting_for=_closed_gates(seen) if state.phase is Phase.GATING else None,
@@ -116,6 +129,7 @@ def make_view(
         memory_available_bytes=_available(facts),
         memory_need_bytes=settings.memory.need_bytes if host is None else host.memory_need_bytes,
         memory_need_stated=settings.memory.need_bytes is not None,
+        memory_need_why="" if host is None or host.memory_learned is None else host.memory_learned.words,
         collectors={} if host is None else host.views(),
         findings=()
         if host is None
@@ -175,6 +189,17 @@ def _finding_view(finding: Finding, options: str) -> FindingView:
         subject=finding.subject,
         reason=finding.reason,
         next=next_step(finding, options),
+    )
+
+
+def _verdict_view(verdict: Verdict, epoch_s: float) -> VerdictView:
+    return VerdictView(
+        kind=verdict.kind.value,
+        rule=verdict.rule,
+        reason=verdict.reason,
+        since_wall_s=epoch_s + verdict.since_s,
+        subject=verdict.subject,
+        evidence=verdict.evidence,
     )
 
 

@@ -23,10 +23,11 @@ from watchdog.clock import Clock
 from watchdog.collectors.processes import process_table
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
-from watchdog.control import ControlServer
+from watchdog.control_server import ControlServer
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Choice
 from watchdog.core.decide import beat_deadline, decide, resumed
+from watchdog.core.ending import flapping
 from watchdog.core.ettr import Ettr, ettr
 from watchdog.core.facts import value_of
 from watchdog.core.history import History, fold
@@ -52,18 +53,22 @@ from watchdog.core.state import (
     Terminate,
     TerminateRest,
 )
+from watchdog.core.vanished import vanished
 from watchdog.core.view import StatusView
 from watchdog.core.watching import until_late_s
 from watchdog.episodes import AGAIN_S, EpisodeBook
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
 from watchdog.gpuproving import GpuProver
 from watchdog.hostwatch import HostWatch
+from watchdog.judging import VerdictBook
 from watchdog.keeping_stacks import StackKeeper
 from watchdog.launching import launch_run
 from watchdog.learning import Learner, deadlines_of, rule_of
 from watchdog.listening import Listener
 from watchdog.looking import RunEyes
-from watchdog.makingroom import RoomMaker, RunLives
+from watchdog.makingroom import RoomMaker, RunLives, left_to_a_person
+from watchdog.masking import secret_values
+from watchdog.memorynoting import MemoryNoter
 from watchdog.metrics import Metrics
 from watchdog.milestones import Milestones
 from watchdog.notifier import Notifier
@@ -85,7 +90,7 @@ _NO_FIGURES = str.maketrans("", "", "0123456789.")
 # For a restart and for autopsies, not for people.
 _QUIET_KINDS = frozenset(
     {"run_beats", "phase_time", "uses_gpu", "notifying", "notified", "run_steps", "run_caught_up", "step_time"}
-    | {"gpu_memory", "prune_planned"}
+    | {"gpu_memory", "host_memory", "prune_planned", "run_freezing", "verdict_changed"}
 )
 _SOCKET_EVERY_S = 5.0
 _AT_FIRST_S, _YOUNG_S = 0.005, 0.25  # between two looks at what is about to be answered, and how long that is so
@@ -106,6 +111,8 @@ def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
         gate_wait_s=settings.relaunch.gate_wait_s,
         leave_on_hold=leave_on_hold,
         prunes=when_of(settings) != "never",
+        reclaims=settings.memory.reclaim,
+        shrink_batch=settings.job.shrink_batch,
     )
 
 
@@ -154,14 +161,16 @@ class Supervisor:
         self._state: State = restore(self._history, living, now_s, policy, wall_s=wall_s, boot_id=job.host.boot_id)
         self._host = HostWatch(settings, job.folders, clock, os.environ, used=self._history.gpus)
         self._gpus = GpuProver(settings, clock, self._host, self._record, self._say_trouble)
+        self._memory = MemoryNoter(clock, self._record, self._say_trouble)
         reclaimer = Reclaimer(Roots(), clock, sync=(job.folders.checkpoints, job.folders.state))
         run_lives = RunLives(str(job.folders.run_lock), clock)
-        self._room = RoomMaker(reclaimer, clock, self._record, run_lives)
+        self._room = RoomMaker(reclaimer, clock, self._record, run_lives, untried=left_to_a_person(settings))
         place = PrunableFolder(job.folders.checkpoints, clock)
         self._pruner = Pruner(settings, place, clock, self._record, self._say_trouble)
         self._gpus_not_before_s = float("-inf")
         self._progress = ProgressEyes(settings.job.progress, clock)
         self._episodes = EpisodeBook(self._record, self._say_trouble)
+        self._verdicts = VerdictBook(self._record, self._say_trouble)
         self._milestones = Milestones(self._account, self._record, self._say_trouble)
         self._notifier = Notifier(
             settings,
@@ -171,7 +180,8 @@ class Supervisor:
             lambda words: screen.line("notify", words),
             self._history.blind_seq,
         )
-        self._eyes = RunEyes(job.folders, clock, self._say_trouble, self._host.heard)
+        secrets = secret_values(os.environ, settings.job.environment)
+        self._eyes = RunEyes(job.folders, clock, self._say_trouble, self._host.heard, secrets)
         self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
         self._verifier = Verifier(job.folders.checkpoints, job.folders.lineage)
         self._branching = Branching(policy.level, self._verifier, self._record, self._say_trouble)
@@ -183,6 +193,7 @@ class Supervisor:
         self._choice_order = 0
         self._trouble: Trouble | None = None
         self._orphans_come_to_us = False
+        self._batch_halvings = self._history.batch_halvings  # of the run that was launched last, by this supervisor
         self._pace = Pace()
         self._gates: tuple[Gate, ...] = ()
         self._said_host = False
@@ -273,7 +284,8 @@ class Supervisor:
             words = f"run {record.number} ({record.run_id}) was there already: adopted"
             self._note("run_adopted", words, run_id=record.run_id)
             self._eyes.listen(record.run_id)
-            if self._history.line.abandons_run(record.run_id):  # whoever asked for that is owed it
+            owed = self._history.owed == record.run_id
+            if owed or self._history.line.abandons_run(record.run_id):  # whoever asked for that is owed it
                 self.ask(Request.RELAUNCH)
         if self._state.hold is not None:
             self._screen.line("HOLD", self._state.hold)
@@ -349,6 +361,7 @@ class Supervisor:
         if self._pruner.look(self._state, self._history, self._choice, verifying=self._verifier.busy):
             self._host.ask_disks()
         self._stacks.look()
+        self._host.remember(self._history.host_memory)
         self._gates = self._host.gates(
             lock_intact=self._job.lock.intact, tried=self._room.words, pruned=self._pruner.words
         )
@@ -373,7 +386,7 @@ class Supervisor:
             seen = self._eyes.look(self._watch, self._state, seen)
             self._cgroups.look(self._watch)
         self._judge(seen)
-        return seen
+        return dataclasses.replace(seen, findings=self._host.findings, judged_s=self._host.found_s)
 
     def _judge(self, seen: Seen) -> None:
         """What the checks make of the host and of the run; an episode is told when it begins and when it is over."""
@@ -383,9 +396,10 @@ class Supervisor:
         root = self._watch.shim_id if self._watch is not None and seen.shim is Shim.ALIVE else None
         if self._host.judge(run, root):
             self._episodes.look(self._host.findings, seen.now_s)
-        self._milestones.look(self._state.run, self._progress.newest, seen.now_s)
+        self._milestones.look(self._state.run, self._progress.newest, seen.now_s, over=seen.end is not None)
         self._remember_gpus(seen.now_s)
         self._gpus.look(self._state.run, self._history, seen.now_s)
+        self._memory.look(self._state.run, self._watch, seen, self._host.facts, self._history)
 
     def _remember_gpus(self, now_s: float) -> None:
         """Which devices the job uses, for a supervisor after us: its gate is to decide as ours does."""
@@ -419,6 +433,10 @@ class Supervisor:
                     self._record(records)
             except RecordingError as error:
                 self._say_trouble(str(error))
+            if found.listed is not None and (missed := self._history.newest) is not None:
+                gone = vanished(self._history, found.listed, self._verifier.path_of(missed))
+                if gone is not None:
+                    self._note(gone.kind, gone.sentence, **gone.data)
             for refusal in found.refused:
                 self._note("checkpoint_doubtful", f"step {refusal.step} is not verified: {refusal.why}")
             if found.order == self._choice_order:
@@ -466,6 +484,8 @@ class Supervisor:
                 assert self._watch is not None
                 if not self._signaller.terminate(self._watch, action, self._clock.monotonic()):
                     self._state = resumed(self._state, seen.now_s)
+                    if (flaps := flapping(self._state)) is not None:
+                        self._note(flaps.kind, flaps.sentence, **flaps.data)
             case TerminateRest():
                 assert self._watch is not None
                 self._signaller.terminate_rest(self._watch)
@@ -499,8 +519,12 @@ class Supervisor:
         )
         if isinstance(launched, Trouble):
             self._trouble = launched
+            self._host.ask_disks()  # the gates that were open did not show it
             self._eyes.forget()
             return
+        if launched[1].batch_halvings != self._batch_halvings:
+            self._progress.forget()
+            self._batch_halvings = launched[1].batch_halvings
         self._watch, self._state = launched
         self._watch.orphans_come_to_us = self._orphans_come_to_us
         self._choice = None
@@ -545,6 +569,7 @@ class Supervisor:
             progress=self._progress.newest,
             metrics_url=self._metrics_url,
             ettr=self._ettr(),
+            verdict=self._verdicts.look(self._state, seen, self._policy, self._host.facts, self._history.launches),
         )
         with self._view_lock:
             self._view = view

@@ -16,7 +16,8 @@ def move_refused(refused: tuple[Refusal, ...], note: Callable[..., Any]) -> None
         manifest = Path(refusal.manifest)
         step = "a checkpoint" if refusal.step is None else f"step {refusal.step}"
         data = {"step": refusal.step, "manifest": refusal.manifest, "why": refusal.why}
-        note("checkpoint_refused", f"{step} is not resumed from: {refusal.why}", **data)
+        words = f"{step} is not resumed from: {refusal.why}"
+        note("checkpoint_refused", words, **data, movable=refusal.movable)  # from here on a move may be cut short
         if not refusal.movable:
             continue
         try:

@@ -71,7 +71,7 @@ def test_needs_are_facts_limits_are_limits_and_remedies_are_named_once(check: Ch
 
 def test_every_limit_is_some_checks_and_every_remedy_too() -> None:
     """Nothing can be configured that nobody looks at, and no next step is kept that nobody names."""
-    elsewhere = {"off", "xid", "devices", "devices_named", "memory_need_bytes"}
+    elsewhere = {"off", "xid", "devices", "devices_named", "memory_need_bytes", "memory_learned"}
     assert {name for check in CATALOGUE for name in check.limits} | elsewhere == LIMITS
     assert {remedy for check in CATALOGUE for remedy in check.remedies} | {Remedy.NONE} == set(Remedy)
 
@@ -80,7 +80,7 @@ def test_every_limit_has_a_key_and_the_same_default() -> None:
     """What is not among [limits] is configured elsewhere: the job's own need, devices and deadline."""
     keys = {field.name: field.default for field in msgspec.structs.fields(settings_limits.Limits)}
     defaults = {name: getattr(Limits(), name) for name in LIMITS}
-    elsewhere = {"memory_need_bytes", "disk_need_bytes", "train_deadline_s", "off", "xid"}
+    elsewhere = {"memory_need_bytes", "memory_learned", "disk_need_bytes", "train_deadline_s", "off", "xid"}
     elsewhere |= {"devices", "devices_named", "devices_doubt"}
     assert keys == {name: default for name, default in defaults.items() if name not in elsewhere}
     assert settings_limits.ACTIONS == xid_table.ACTIONS

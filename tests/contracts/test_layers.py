@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "looking",
                 "concluding",
                 "makingroom",
+                "memorynoting",
                 "retaining",
                 "gpuproving",
                 "measuring",
@@ -60,6 +61,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "milestones",
                 "learning",
                 "runfacts",
+                "judging",
                 "relay",
                 "drills",
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -86,8 +87,11 @@ def test_a_stall_is_told_from_its_last_beat(counter_bed: Callable[..., Bed]) -> 
 
 
 def test_one_that_is_held_says_so_and_stays_open(counter_bed: Callable[..., Bed]) -> None:
+    """Its evidence is in the ledger: the folders of the runs may be gone, and with them what they left."""
     bed = counter_bed("--steps", "40", "--fail-at", "7", settings={"relaunch": {"failures": 2, "backoff": "0.1s"}})
     assert bed.ended(bed.start()) == 3, bed.tell()
+    for folder in bed.state.glob("**/runs/*"):
+        shutil.rmtree(folder)
     incidents = listed(bed)
     last = incidents[-1]
     assert last["outcome"] == "held"
@@ -95,6 +99,14 @@ def test_one_that_is_held_says_so_and_stays_open(counter_bed: Callable[..., Bed]
     evidence = bed.call("incidents", "show", str(last["id"])).stdout
     assert "illegal memory access, made on purpose" in evidence
     assert "end of its output" in evidence
+    assert re.search(r"last facts\n +seen: .*\n +memory: [\d.]+ of [\d.]+ GiB available", evidence), evidence
+    first = bed.call("incidents", "show", "1").stdout
+    assert "did    run 1 counts as " in first
+    assert "proof  gates held: " in first
     time_line = re.search(r"^time .*$", bed.call("status").stdout, re.MULTILINE)
     assert time_line is not None
     assert f"incident {last['id']} is open: watchdog incidents show {last['id']}" in time_line.group()
+    again = listed(bed)[-1]
+    assert again["lost_s"]["hold"] > last["lost_s"]["hold"], "it grows while it is held"
+    assert again["ettr"]["lost_s"]["hold"] == pytest.approx(again["lost_s"]["hold"], abs=0.05)
+    assert (again["job"] != "", again["version"] != "") == (True, True)

@@ -151,3 +151,33 @@ def test_all_checkpoints_spoiled_is_a_hold(counter_bed: Callable[..., Bed]) -> N
     assert len(bed.kinds("run_launching")) == 1
     assert "none can be verified" in bed.screen
     assert len(list((bed.checkpoints / "quarantine").glob("*.manifest.json"))) == 2
+
+
+def test_the_newest_removed_and_then_renamed_by_somebody(
+    real_bed: Callable[..., Bed], ends_as_undisturbed: Callable[..., None]
+) -> None:
+    """Once before the run died, once with no supervisor: told each time, and gone on from the newest that is left."""
+    bed = real_bed(delay_s=0.02)
+    supervisor = bed.start()
+    run = bed.run_at_step(21)
+    newest = still(bed, run)
+    first = step_of(newest)
+    newest.unlink()
+    vanished = bed.wait_event("checkpoint_vanished")["data"]
+    assert (vanished["step"], vanished["manifest"]) == (first, str(newest)), bed.tell()
+    assert vanished["still"][0] == first - 10
+    bed.harm(run.trainer)
+    run = bed.run_at_step(first + 11, after=run.number)
+    assert bed.kinds("run_launching")[-1]["data"]["resume_step"] == first - 10
+    newest = still(bed, run)
+    second = step_of(newest)
+    bed.kill_supervisor(supervisor)
+    newest.rename(newest.with_suffix(".bak"))
+    bed.harm(run.trainer)
+    supervisor = bed.start()
+    assert bed.ended(supervisor) == 0, bed.tell()
+    assert [event["data"]["step"] for event in bed.kinds("checkpoint_vanished")] == [first, second], bed.tell()
+    assert [event["data"]["resume_step"] for event in bed.kinds("run_launching")] == [None, first - 10, second - 10]
+    assert f"step {second}" in bed.screen
+    assert "is gone: removed or renamed, and not by us" in bed.screen
+    ends_as_undisturbed(bed)

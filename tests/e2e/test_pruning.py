@@ -234,3 +234,28 @@ def test_where_no_checkpoint_of_the_ledger_is_seen_nothing_is_made_and_it_is_ask
         bed.checkpoints.rmdir()
     moved.rename(bed.checkpoints)
     assert bed.call("prune").returncode == 0
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_where_a_person_deleted_every_checkpoint_that_is_told_and_no_failure(
+    counter_bed: Callable[..., Bed], finished: bool
+) -> None:
+    """The job's own records lie there, so it is no empty mount point."""
+    bed = counter_bed("--steps", "20" if finished else "4000", settings=COUNTED)
+    supervisor = bed.start()
+    if not finished:
+        bed.run_at_step(20)
+        wait_for(lambda: bed.kinds("checkpoint_verified"), "a verified checkpoint")
+        assert bed.call("stop").returncode in (0, 5)
+    bed.ended(supervisor)
+    for path in bed.checkpoints.glob("count-*"):
+        path.unlink()
+    events = bed.events()
+    means = "the job is finished, and what it trained is not there" if finished else "the next launch holds for it"
+    for options in (("--dry-run",), ()):
+        answer = bed.call("prune", *options)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        assert "the watchdog did not delete them; the job's own records are there" in answer.stdout
+        assert f"warning   {means}" in answer.stdout
+        assert bed.events() == events
+    assert bed.ended(bed.start()) == (0 if finished else 3), "what is told of the next launch is true"

@@ -1,9 +1,11 @@
-"""A trainer that waits in the kernel, truly in state D: named, held for, nothing started beside it, and got over."""
+"""A trainer that waits in the kernel, truly in state D: named, held for, nothing started beside it, and got over.
+
+Got over by itself: what was held for is gone once the kernel lets go, and nobody has to come for that.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -110,7 +112,7 @@ def in_state_d(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("who", ["leader", "thread"])
-def test_it_is_named_nothing_is_started_and_a_relaunch_goes_on_once_the_kernel_lets_go(
+def test_it_is_named_nothing_is_started_and_the_hold_lifts_itself_once_the_kernel_lets_go(
     who: str, fuse: Fuse, stuck_bed: Callable[[str], Bed]
 ) -> None:
     bed = stuck_bed(who)
@@ -126,10 +128,10 @@ def test_it_is_named_nothing_is_started_and_a_relaunch_goes_on_once_the_kernel_l
     assert in_state_d(run.trainer)
     assert len(bed.kinds("run_launching")) == 1, bed.tell()
     fuse.let_go()
-    bed.wait_event("run_ended")
-    assert json.loads(bed.call("status", "--json").stdout)["state"] == "hold"
-    assert bed.call("relaunch").returncode == 0
     assert bed.ended(supervisor) == 0, bed.tell()
+    (lifted,) = bed.kinds("lifted")
+    assert lifted["data"]["by"] == "end", lifted
+    assert lifted["data"]["proof"] == "shim ended", lifted
     assert [event["data"]["cause"] for event in bed.kinds("run_ended")] == ["stalled", "finished"], bed.tell()
     assert not bed.problems(), bed.tell()
 
@@ -146,7 +148,7 @@ def test_the_next_supervisor_adopts_what_is_stuck_and_starts_nothing_either(
     assert len(bed.kinds("run_launching")) == 1, bed.tell()
     fuse.let_go()
     wait_for(lambda: not in_state_d(run.trainer), "its end")
-    assert bed.call("relaunch").returncode == 0, bed.tell()
     assert bed.ended(bed.start()) == 0, bed.tell()
     assert len(bed.kinds("run_launching")) == 2, bed.tell()
+    assert [event["data"]["by"] for event in bed.kinds("lifted")] == ["end"], bed.tell()
     assert not bed.problems(), bed.tell()

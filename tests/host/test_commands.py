@@ -41,14 +41,14 @@ def test_a_job_that_was_never_started(sleeper: HostBed) -> None:
         (("status",), 0, "never started"),
         (("stop",), 0, "nothing to stop"),
         (("stop", "--now"), 0, "nothing to stop"),
-        (("relaunch",), 0, "nothing is held"),
+        (("relaunch",), 1, "nothing is held"),
         (("logs",), 2, "start the job: watchdog run"),
         (("logs", "--output"), 2, "watchdog run"),
     ):
         answer = sleeper.call(*words)
         assert answer.returncode == code, (words, answer)
         assert said in answer.stdout + answer.stderr, words
-        assert bool(answer.stderr) is (code != 0), words
+        assert bool(answer.stderr) is (code == 2), words
 
 
 def test_what_is_wrong_with_a_relaunch_is_said_with_the_value(sleeper: HostBed) -> None:

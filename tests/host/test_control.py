@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from watchdog import control
-from watchdog.control import ControlServer, NoSupervisorError, request, request_and_pid
+from watchdog import control_server
+from watchdog.control import NoSupervisorError, request, request_and_pid
+from watchdog.control_server import ControlServer
 from watchdog.errors import ControlError, StateError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,7 +240,7 @@ def test_a_client_that_closes_before_a_large_answer(path: Path, start: Start) ->
 def test_a_client_that_never_reads_is_let_go(
     path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(control, "CLIENT_DEADLINE_S", 1.0)
+    monkeypatch.setattr(control_server, "CLIENT_DEADLINE_S", 1.0)
     server = start(path, lambda message: {"text": "x" * (5_000_000 if message else 1)})
     with connect(path) as connection:
         connection.sendall(b'{"much": 1}\n')
@@ -251,7 +252,7 @@ def test_a_client_that_never_reads_is_let_go(
 
 
 def test_a_silent_client_is_told_and_let_go(path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CLIENT_DEADLINE_S", 0.3)
+    monkeypatch.setattr(control_server, "CLIENT_DEADLINE_S", 0.3)
     start(path)
     with connect(path) as silent, connect(path) as slow:
         slow.sendall(b'{"a"')
@@ -261,7 +262,7 @@ def test_a_silent_client_is_told_and_let_go(path: Path, start: Start, monkeypatc
 
 
 def test_a_client_that_sends_for_ever_stops_nobody(path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CLIENT_DEADLINE_S", 1.0)
+    monkeypatch.setattr(control_server, "CLIENT_DEADLINE_S", 1.0)
     start(path)
     ended = threading.Event()
 
@@ -291,7 +292,7 @@ def test_a_thousand_idle_connections_neither_stall_nor_exhaust(path: Path, start
             if number % 100 == 99:
                 assert request(path, {"n": number})["message"] == {"n": number}
         # Ours are 1,000; the server's may be its limit, and one that is on its way.
-        assert descriptors() - before <= 1000 + control.CLIENTS_AT_ONCE + 1
+        assert descriptors() - before <= 1000 + control_server.CLIENTS_AT_ONCE + 1
         assert request(path, {})["ok"] is True
         assert "displaced" in read_answer(idle[0])["error"]
     finally:
@@ -304,7 +305,7 @@ def test_no_descriptors_left_is_survived(path: Path) -> None:
     code = textwrap.dedent("""
         import resource, sys, time
         from pathlib import Path
-        from watchdog.control import ControlServer
+        from watchdog.control_server import ControlServer
         resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
         server = ControlServer(Path(sys.argv[1]), lambda message: {"ok": True}, 0)
         server.start()
@@ -352,7 +353,7 @@ def test_a_failing_handle_is_the_clients_error(path: Path, start: Start) -> None
 def test_time_that_handle_takes_is_not_held_against_the_others(
     path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(control, "CLIENT_DEADLINE_S", 0.5)
+    monkeypatch.setattr(control_server, "CLIENT_DEADLINE_S", 0.5)
     go_on = threading.Event()
     inside = threading.Event()
 

@@ -19,11 +19,13 @@ import pytest
 from watchdog import contract
 from watchdog.core.causes import Cause
 from watchdog.core.identity import ProcessId
+from watchdog.drills import report
 from watchdog.drills.bed import WATCHDOG, Bed, BedError, wait_for
 from watchdog.drills.faults import by_name
 from watchdog.drills.interrupts import Interrupted, held_off
-from watchdog.drills.places import LockHolder, why_no_read_only
+from watchdog.drills.places import LockHolder, PlaceError, Stranger, why_no_number, why_no_read_only
 from watchdog.drills.run import drill
+from watchdog.drills.trainers import Quick
 
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(0.1)"]
 
@@ -70,6 +72,69 @@ def test_the_command_makes_a_fault_and_tells_it(own_tmp: Path, tmp_path: Path) -
     assert not list(home.iterdir())
     assert not list(own_tmp.iterdir())
     assert not in_folder(own_tmp)
+
+
+def test_the_bundled_trainer_is_harmed_when_it_is_asked_for(own_tmp: Path) -> None:
+    """A real torch: its tensors are those of a run that nothing disturbed."""
+    pytest.importorskip("torch")
+    pytest.importorskip("tokenizers")
+    done = subprocess.run(
+        [*WATCHDOG, "drill", "kill", "--trainer", "bundled", "--json"], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["trainer"] == "bundled"
+    assert told["counts"] == {"recovered": 1, "held": 0, "unharmed": 0, "failed": 0, "skipped": 0}
+    assert "1 drill, about" in done.stderr
+    assert not list(own_tmp.iterdir())
+
+
+@pytest.mark.parametrize("name", ["pid-reused", "metrics-port", "supervisor-launching", "exit-early"])
+def test_faults_with_much_around_them_end_as_they_should(name: str, own_tmp: Path) -> None:
+    fault = by_name(name)
+    assert fault is not None
+    if why := fault.why_not():
+        pytest.skip(why)
+    result = drill(fault, "train")
+    if result.not_made:
+        pytest.skip(result.not_made)
+    assert result.ok, result.problems
+    assert not list(own_tmp.iterdir())
+
+
+def test_a_stranger_that_is_harmed_is_told(wait_until: Callable[..., object]) -> None:
+    if why := why_no_number():
+        pytest.skip(why)
+    gone = subprocess.Popen([sys.executable, "-I", "-S", "-c", "pass"])
+    gone.wait()
+    with contextlib.ExitStack() as cleanup:
+        try:
+            stranger = Stranger(gone.pid, ["--data", "lessons.gz"], cleanup)
+        except PlaceError as error:
+            pytest.skip(str(error))
+        assert not stranger.harm()
+        os.kill(gone.pid, signal.SIGKILL)
+        wait_until(stranger.harm, "its harm")
+        assert "was ended (-9) for having the number of a trainer" in stranger.harm()[0]
+
+
+def test_what_could_not_be_made_after_all_is_no_failure_of_the_watchdog(
+    own_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing made is not called well."""
+
+    def refuse(_ring: object) -> None:
+        raise PlaceError("the host said no")
+
+    fault = by_name("kill")
+    assert fault is not None
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of the test's own process stay as they are
+    code = report.perform([(dataclasses.replace(fault, make=refuse), "train")], Quick(), as_json=False, say=print)
+    assert code == 1
+    told = capsys.readouterr().out
+    assert "0 NOT as they should" in told
+    assert "1 not made here  kill: the host said no" in told
+    assert not list(own_tmp.iterdir())
 
 
 def test_a_drill_that_ends_otherwise_is_told(own_tmp: Path) -> None:

@@ -96,6 +96,20 @@ def test_recorded_and_never_started_while_the_record_on_disk_is_the_run_before(f
             assert (ended.run_id, ended.cause) == (ours.run_id, Cause.NOT_STARTED)
 
 
+def test_recorded_and_never_started_after_a_run_whose_shim_was_killed(folders: JobFolders) -> None:
+    """That one ended for good, and has no exit record: it is not adopted, ended and counted a second time."""
+    ours = record_of(folders, number=2)
+    with launched(folders) as run:
+        for identity in (run.start.shim, run.leader):
+            run.kill(identity)
+        run.child.wait(20)
+        wait_for(lambda: not is_alive(run.leader), "the end of the leader")
+        with found(folders, history_of(run.record, ours, ended=[run.record])) as (watch, ended):
+            assert watch is None
+            assert ended is not None
+            assert (ended.run_id, ended.cause) == (ours.run_id, Cause.NOT_STARTED)
+
+
 def test_a_run_whose_end_was_recorded_is_no_news(folders: JobFolders) -> None:
     with launched(folders, EXIT_7) as run:
         run.wait_over()
@@ -436,8 +450,24 @@ def test_killed_twelve_times_at_random_moments(tmp_path: Path) -> None:
         assert not bed.problems(), bed.tell()
 
 
-def test_a_trainer_started_by_hand_is_a_hold_that_names_it(tmp_path: Path) -> None:
+def test_a_trainer_started_by_hand_is_waited_for(tmp_path: Path) -> None:
+    """It is named, and when it has ended the launch goes on with no hand raised; no number is lost on the way."""
     with counter(tmp_path / "bed", "--steps", "6") as bed:
+        control = bed.checkpoints / ".gpuhost-watchdog"
+        control.mkdir(parents=True)
+        with holding(control / "run.lock", exclusive=True) as by_hand:
+            supervisor = bed.start()
+            bed.wait_event("launch_troubled")
+            assert f"pid {by_hand.pid} " in bed.kinds("launch_troubled")[0]["data"]["words"]
+            assert not bed.kinds("run_launching", "hold"), bed.tell()
+        assert bed.ended(supervisor) == 0, bed.tell()
+        assert [event["data"]["number"] for event in bed.kinds("run_launching")] == [1]
+        assert value_of(bed) == final_value(6)
+        assert not bed.problems(), bed.tell()
+
+
+def test_a_trainer_started_by_hand_that_stays_is_a_hold_that_names_it(tmp_path: Path) -> None:
+    with counter(tmp_path / "bed", "--steps", "6", relaunch={"gate_wait": "1s"}) as bed:
         control = bed.checkpoints / ".gpuhost-watchdog"
         control.mkdir(parents=True)
         with holding(control / "run.lock", exclusive=True) as by_hand:

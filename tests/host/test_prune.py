@@ -492,6 +492,82 @@ def test_refused_ones_and_torn_saves_go_a_day_later_and_nothing_that_looks_like_
     assert len(find_candidates(folder)) == 3
 
 
+_CUT_SHORT = """
+import os, sys
+from pathlib import Path
+from watchdog.checkpoints.quarantine import quarantine
+left = int(sys.argv[2])
+def hook(event, arguments):
+    global left
+    if event == "os.rename":
+        left -= 1
+        if left < 0:
+            os._exit(77)
+sys.addaudithook(hook)
+quarantine(Path(sys.argv[1]))
+"""
+
+
+def cut_short(manifest: Path, after: int) -> None:
+    """A move to quarantine/ that a crash ends after so many renames."""
+    argv = [sys.executable, "-P", "-c", _CUT_SHORT, str(manifest), str(after)]
+    assert subprocess.run(argv, cwd=Path(__file__).parents[2], timeout=60).returncode == 77
+
+
+class InTwoDays(SystemClock):
+    def wall(self) -> float:
+        return super().wall() + 2 * DAY_S
+
+
+def gone_after(place: PrunableFolder, stands: Standing) -> set[str]:
+    gone = set()
+    rules = dataclasses.replace(RULES, leftovers=True, keep_last=3)
+    while (found := planned(place, stands, rules, only_if_needed=False)).deletions:
+        gone.add(found.deletions[0].held.name)
+        place.delete(found.deletions[0].held)
+    return gone
+
+
+@pytest.mark.parametrize("after", [1, 2], ids=["both files are left", "one file is left"])
+def test_what_a_move_that_was_cut_short_left_goes_and_nothing_that_was_written_since(folder: Path, after: int) -> None:
+    manifest = write(folder, 40, names=NAMES)
+    begun_s = time.time() + 0.05  # file times step with the kernel's tick
+    cut_short(manifest, after)
+    stranded = {f"step-40-{name}" for name in NAMES[after - 1 :]}
+    moved = {f"quarantine/{manifest.name}", *(f"quarantine/step-40-{name}" for name in NAMES[: after - 1])}
+    assert stranded <= set(os.listdir(folder))
+    place, claims = PrunableFolder(folder, InTwoDays()), known(folder)
+    assert gone_after(place, Standing(known=claims)) == set(), "the ledger knows of no move"
+    assert gone_after(place, Standing(known=claims, moving=frozenset({(manifest.name, begun_s - 60.0)}))) == set()
+    assert gone_after(prunable(folder), Standing(known=claims, moving=frozenset({(manifest.name, begun_s)}))) == set()
+    stands = Standing(known=claims, moving=frozenset({(manifest.name, begun_s)}))
+    with open(folder / "step-40-optimizer.pt", "rb"):
+        left = gone_after(place, stands)
+    assert left == (stranded | moved) - {"step-40-optimizer.pt", f"quarantine/{manifest.name}"}, "its proof goes last"
+    assert gone_after(place, stands) == {"step-40-optimizer.pt", f"quarantine/{manifest.name}"}
+    assert os.listdir(folder / "quarantine") == []
+    assert len(find_candidates(folder)) == 3
+
+
+def test_a_step_that_is_saved_anew_after_a_move_that_was_cut_short_stays_whole(folder: Path) -> None:
+    manifest = write(folder, 40, names=NAMES)
+    begun_s = time.time()
+    cut_short(manifest, 1)
+    time.sleep(0.02)  # the grain of file times
+    data = folder / "step-40-model.pt"
+    data.write_bytes(b"of a save that goes on")  # its manifest comes later
+    stands = Standing(known=known(folder), moving=frozenset({(manifest.name, begun_s)}))
+    place = PrunableFolder(folder, InTwoDays())
+    looked = held_of(place, "step-40-optimizer.pt")
+    write(folder, 40, names=NAMES[1:])
+    with pytest.raises(CheckpointError, match=r"another file|is named by a checkpoint"):
+        place.delete(looked)
+    assert data.name not in gone_after(place, stands)
+    assert data.read_bytes() == b"of a save that goes on"
+    assert (folder / "step-40-optimizer.pt").exists()
+    assert any(each.path.name == manifest.name for each in find_candidates(folder))
+
+
 def test_a_manifest_behind_a_link_is_none_of_ours(folder: Path) -> None:
     outside = folder.parent / "elsewhere.json"
     os.rename(folder / "step-10.manifest.json", outside)

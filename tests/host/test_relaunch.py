@@ -20,7 +20,10 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "docs/relaunch.schema.json").re
 SLOW = ("--steps", "5000", "--delay", "0.02")
 WAITING = {"failures": 20, "backoff": "30s", "backoff_limit": "30s"}
 # What a supervisor notes of its own accord, whoever looks.
-_BY_ITSELF = {"finding", "finding_over", "phase_time", "step_time", "run_steps", "checkpoint_verified", "run_beats"}
+_BY_ITSELF = {"finding", "finding_over", "phase_time", "step_time", "run_steps", "checkpoint_verified", "run_beats"} | {
+    "verdict_changed",
+    "host_memory",
+}
 
 
 def tree(bed: HostBed) -> dict[str, tuple[int, int]]:
@@ -228,6 +231,85 @@ def test_going_back_without_a_supervisor_is_followed_by_the_next_one(tmp_path: P
         assert (answer.returncode, "the next run goes on from step 10" in answer.stdout) == (0, True), answer.stderr
         assert bed.ended(bed.start()) == 0, bed.tell()
         assert resumed_from(bed, 2) == 10, bed.tell()
+
+
+def test_a_run_that_lost_its_supervisor_is_ended_and_followed_by_the_next_one(tmp_path: Path) -> None:
+    """The dry run says so; once the wish was not put down, and the run was adopted and left as it was."""
+    with counter(tmp_path / "bed", *SLOW) as bed:
+        first = bed.start("--on-hold", "wait")
+        run = bed.run_at_step(12)
+        verified(bed, 5)
+        bed.kill_supervisor(first)
+        assert "stop" in [step["name"] for step in plan_of(bed)["steps"]]
+        answer = bed.call("relaunch")
+        assert (answer.returncode, "run 1 lives on" in answer.stdout) == (0, True), answer.stdout + answer.stderr
+        (asked,) = bed.kinds("relaunch_asked")
+        assert asked["data"]["run_id"] == run.run_id
+        second = bed.start_deadly("run_stopping", "--on-hold", "wait")
+        second.wait(30)
+        bed.start("--on-hold", "wait")
+        assert bed.run_at_step(13, after=1).number == 2
+        assert (resumed_from(bed, 2) or 0) >= 10, bed.tell()
+        stops = [event["data"]["run_id"] for event in bed.kinds("run_stopping")]
+        assert set(stops) == {run.run_id}, "it is owed once, and of this run alone"
+
+
+def test_there_is_nothing_to_relaunch(tmp_path: Path) -> None:
+    """No ok where nothing will happen."""
+    with counter(tmp_path / "bed", *SLOW) as bed:
+        answer = bed.call("relaunch")
+        assert (answer.returncode, "nothing was done" in answer.stdout) == (1, True)
+        first = bed.start("--on-hold", "wait")
+        bed.run_at_step(3)
+        assert bed.call("stop").returncode == 0
+        first.wait(30)
+        answer = bed.call("relaunch")
+        assert (answer.returncode, "nothing was done" in answer.stdout) == (1, True), answer.stdout
+        bed.start("--on-hold", "wait")
+        bed.run_at_step(4, after=1)
+        assert len(bed.kinds("run_stopping")) == 1, "that run is nobody's wish"
+
+
+def test_a_newest_step_that_is_damaged_is_promised_to_nobody(tmp_path: Path) -> None:
+    """The dry run reads nothing back, so its step says what becomes of one that cannot be; and so it comes."""
+    with counter(tmp_path / "bed", *SLOW) as bed:
+        first = bed.start("--on-hold", "wait")
+        bed.run_at_step(12)
+        verified(bed, 10)
+        assert bed.call("stop", "--now").returncode == 0
+        first.wait(30)
+        newest = plan_of(bed)["checkpoint"]["step"]
+        (bed.checkpoints / f"count-{newest:06d}.json").write_bytes(b"{}")
+        (choose,) = [step["words"] for step in plan_of(bed)["steps"] if step["name"] == "choose"]
+        assert f"step {newest}" in choose
+        assert "would be moved aside if it fails, then" in choose
+        bed.start("--on-hold", "wait")
+        bed.run_at_step(newest - 3, after=1)
+        assert (resumed_from(bed, 2) or 0) < newest, bed.tell()
+        assert bed.kinds("checkpoint_moved")
+        refused = bed.call("relaunch", "--dry-run", "--from", "13")
+        assert (refused.returncode, "from its beginning" in refused.stdout) == (2, False), refused.stdout
+        assert "launch" not in refused.stdout.split("would not")[0]
+
+
+def test_a_stop_is_rehearsed(tmp_path: Path) -> None:
+    with counter(tmp_path / "bed", *SLOW) as bed:
+        assert "nothing to stop" in bed.call("stop", "--dry-run").stdout
+        first = bed.start("--on-hold", "wait")
+        run = bed.run_at_step(3)
+        for pid in (first.pid, None):
+            if pid is None:
+                bed.kill_supervisor(first)
+            before = len(bed.kinds("run_stopping", "supervisor_leaving", "signal_sent"))
+            answer = bed.call("stop", "--dry-run")
+            assert answer.returncode == 0, answer.stderr
+            who = f"supervisor {pid} is asked" if pid is not None else "this command adopts run 1"
+            assert who in answer.stdout
+            assert f"TERM to {run.trainer}" in answer.stdout
+            assert answer.stdout.endswith("nothing was done (dry run)\n")
+            assert len(bed.kinds("run_stopping", "supervisor_leaving", "signal_sent")) == before
+        assert "at once and without saving" in bed.call("stop", "--now", "--dry-run").stdout
+        assert bed.call("stop").returncode == 0
 
 
 # --- the wait before a try ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,8 +247,8 @@ def test_kill_takes_a_fork_bomb_whole_and_is_recorded_before(runs: Runs) -> None
         signaller(run, book).kill(watch)
         run.child.wait(10)
         assert watch.shim() is Shim.ENDED
-    assert book.kinds == ["run_killing", "run_killed"]
-    assert book.records[0][2]["cgroup"] == group_of(run).path
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"]
+    assert book.records[1][2]["cgroup"] == group_of(run).path
     assert "cgroup delivered" in book.words("run_killed")
     assert not os.path.exists(group_of(run).path)
 
@@ -272,7 +273,7 @@ def test_with_a_stranger_in_it_the_rounds_kill_alone_and_the_stranger_lives(runs
     assert guest.poll() is None
     assert (read_process(guest.pid) or guest).state != "T"  # type: ignore[union-attr]
     assert f"left alone: pid {guest.pid}" in book.words("run_killed")
-    assert "cgroup" not in book.records[0][2]
+    assert all("cgroup" not in data for _, _, data in book.records)
     RunCgroups(book.write).remove(run.record)
     assert book.kinds[-1] == "cgroup_stays"
 
@@ -504,3 +505,93 @@ def test_a_read_only_mount_leads_to_none_and_is_said(repository: Path, runs: Run
     first, second = done.stdout.splitlines()
     assert first.startswith("cgroup_missing runs have no cgroup of their own: ")
     assert second == "None", done.stderr
+
+
+# --- stopped as a whole before --------------------------------------------------------------------------------
+def frozen(run: Launched) -> bool:
+    with open(f"{group_of(run).path}/cgroup.freeze", encoding="ascii") as file:
+        return file.read().strip() == "1"
+
+
+class Watching(Book):
+    """Looks at the cgroup in the moment in which the KILL is recorded, twice; and may fail there."""
+
+    def __init__(self, run: Launched, failure: BaseException | None = None) -> None:
+        super().__init__()
+        self.run, self.failure = run, failure
+        self.looks: list[set[int]] = []
+
+    def write(self, kind: str, sentence: str, **data: object) -> None:
+        if kind == "run_killing":
+            for _ in range(2):
+                self.looks.append(set(inside(self.run)))
+                threading.Event().wait(0.05)
+            if self.failure is not None:
+                raise self.failure
+        super().write(kind, sentence, **data)
+
+
+def test_who_is_recorded_is_who_is_killed_for_nobody_forks_meanwhile(runs: Runs) -> None:
+    """A bomb that never rests: everybody who is in the cgroup while the record is written stands in it."""
+    run = runs.launch(python(BOMB))
+    until(lambda: len(inside(run)) > 30, "thirty of them")
+    book = Watching(run)
+    with contextlib.closing(watching(run)) as watch:
+        signaller(run, book).kill(watch)
+        run.child.wait(10)
+        assert watch.shim() is Shim.ENDED
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"], "nobody had to be added"
+    first, second = book.looks
+    assert first == second
+    assert first <= set(book.records[1][2]["pids"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure", [RecordingError("no room"), OSError("the table"), KeyboardInterrupt()], ids=repr)
+def test_whatever_fails_before_the_kill_nobody_stays_frozen(failure: BaseException, runs: Runs) -> None:
+    run = runs.launch(SLEEPER)
+    book = Watching(run, failure)
+    with contextlib.closing(watching(run)) as watch, pytest.raises(type(failure)):
+        signaller(run, book).kill(watch)
+    assert not frozen(run)
+    until(lambda: (process := read_process(run.leader.pid)) is not None and process.state == "S", "it runs on")
+    with contextlib.closing(watching(run)) as watch:
+        signaller(run, Book()).kill(watch)
+        run.wait_over()
+
+
+def test_what_a_killed_supervisor_left_frozen_is_killed_by_the_next(runs: Runs) -> None:
+    run = runs.launch(SLEEPER)
+    assert cgroup.freeze_whole(group_of(run), run.record.run_id)
+    assert frozen(run)
+    book = Book()
+    with contextlib.closing(watching(run)) as watch:
+        signaller(run, book).kill(watch)
+        run.wait_over()
+        assert watch.shim() is Shim.ENDED
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"]
+
+
+def test_a_cgroup_with_a_stranger_in_it_is_not_frozen(runs: Runs) -> None:
+    run = runs.launch(SLEEPER)
+    runs.guest(group_of(run))
+    seen: list[bool] = []
+
+    class Asking(Book):
+        def write(self, kind: str, sentence: str, **data: object) -> None:
+            seen.append(frozen(run))
+            super().write(kind, sentence, **data)
+
+    with contextlib.closing(watching(run)) as watch:
+        signaller(run, Asking()).kill(watch)
+        run.wait_over()
+    assert seen == [False] * len(seen) != []
+
+
+def test_another_directory_of_that_name_is_not_frozen(runs: Runs) -> None:
+    run = runs.launch(SLEEPER)
+    other = dataclasses.replace(group_of(run), inode=group_of(run).inode + 1)
+    assert not cgroup.freeze_whole(other, run.record.run_id)
+    assert not cgroup.freeze_whole(group_of(run), "9-another")
+    assert not frozen(run)
+    run.kill()
+    run.wait_over()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -127,3 +128,42 @@ def test_an_end_that_needs_no_kernel_does_not_wait_for_it(tmp_path: Path) -> Non
             assert heard(eyes, watch).cause is Cause.CODE_ERROR
             assert time.monotonic() - begin_s < 1.0
     assert host.asked == 0
+
+
+def test_the_record_of_an_end_has_what_there_was_to_see(tmp_path: Path) -> None:
+    """A real process that leaves a tail and a failure record, with the secrets of its environment hidden."""
+    text = (
+        "import json, os, sys\n"
+        "print('first'); print('connect with s3cr3t!xyz --wandb-key kkkkkkkk1234', flush=True)\n"
+        "chain = [{'class': 'OSError', 'message': 'refused s3cr3t!xyz', 'errno': None}]\n"
+        "path = os.environ['GPUHOST_WATCHDOG_FAILURE_FILE']\n"
+        "json.dump({'format': 1, 'chain': chain, 'traceback': 'Traceback:\\n  File x\\n'}, open(path, 'w'))\n"
+        "input()\n"
+    )
+    host = Host()
+    before_s = CLOCK.monotonic()
+    host.lines = (
+        KernelLine(at_s=before_s - 60, kind=KernelKind.OOM_KILL, text="of the run before", number=1),
+        KernelLine(at_s=before_s + 0.01, kind=KernelKind.XID, text="Xid 79 s3cr3t!xyz", number=79),
+    )
+    with launched(folders_in(tmp_path), [*BARE, "-c", text]) as run, contextlib.closing(RunWatch(run.record)) as watch:
+        eyes = EndEyes(CLOCK, host, ("s3cr3t!xyz",))
+        eyes.remember()
+        run.wait_over()
+        end = heard(eyes, watch)
+    left = json.dumps(end.left)
+    assert "s3cr3t!xyz" not in left + f"{end.error} {end.words} {end.fault}"
+    assert "kkkkkkkk1234" not in left
+    assert end.left["tail"][1] == "connect with *** --wandb-key ***"
+    assert end.left["failure"][0] == "OSError: refused ***"
+    assert [line.partition(": ")[2] for line in end.left["kernel"]] == ["Xid 79 ***"]
+    assert "GiB available" in end.left["facts"]["memory"]
+    assert end.left["facts"]["seen"].endswith("before the end was noticed")
+
+
+def test_one_that_left_well_is_heard_too_and_not_asked_why(tmp_path: Path) -> None:
+    with launched(folders_in(tmp_path), [*BARE, "-c", "print('RuntimeError: not an error')"]) as run:
+        run.wait_over()
+        with contextlib.closing(RunWatch(run.record)) as watch:
+            end = heard(EndEyes(CLOCK, Host()), watch)
+    assert (end.cause, end.error, end.left["tail"]) == (Cause.FINISHED, None, ["RuntimeError: not an error"])

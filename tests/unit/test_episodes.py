@@ -103,3 +103,14 @@ def test_what_came_and_went_while_nothing_could_be_recorded_is_not_told(shelf: S
     shelf.book.look([], AGAIN_S)
     assert shelf.told() == []
     assert shelf.batches == [1]
+
+
+def test_what_stands_at_the_first_look_is_told_as_that(shelf: Shelf) -> None:
+    """Since when it stands nobody knows; a look in which nothing could be judged was none."""
+    shelf.book.look([], 0.0)
+    shelf.book.look([finding("a")], 1.0)
+    shelf.book.look([finding("a"), finding("b")], 2.0)
+    assert [(e.data["subject"], e.data.get("stood_before")) for e in read_events(shelf.path)[0]] == [
+        ("a", True),
+        ("b", None),
+    ]

@@ -10,12 +10,13 @@ import pytest
 from bench.campaign_bed import wait_for
 from tests.host.bed import CLOCK, folders_in
 from tests.unit.checks.ghosts import NO_RUN, ghost_gpu
-from tests.unit.checks.host import UUID, disk, gpu, known, memory, process, processes
+from tests.unit.checks.host import GIB, UUID, disk, gpu, known, memory, process, processes
 from tests.unit.checks.host import host as seen
 from watchdog.checks import catalogue
 from watchdog.core.facts import Absent, Facts, Known, Unknown
 from watchdog.core.identity import ProcessId
 from watchdog.core.limits import Limits
+from watchdog.core.memoryneed import HostMemory
 from watchdog.core.seen import Gate
 from watchdog.hostwatch import HostWatch, calm, drop_old_runs, used_by_run
 from watchdog.lookout import OfRun
@@ -275,3 +276,33 @@ def test_what_is_no_run_is_not_dropped_with_them(tmp_path: Path) -> None:
     make_runs(tmp_path, "notes", "x-1", "1-a", "2-b", "3-c")
     drop_old_runs(tmp_path, 2, "3-c")
     assert sorted(os.listdir(tmp_path)) == ["2-b", "3-c", "notes", "x-1"]
+
+
+def test_the_gate_takes_what_the_last_run_had_when_memory_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a host with 22.9 GiB to be had; and its finding says the same."""
+    watch = host(tmp_path)
+    roomy = seen(
+        memory=memory(available_bytes=int(22.9 * GIB), host_available_bytes=int(22.9 * GIB), total_bytes=23 * GIB),
+        beat=Absent("no run"),
+        processes=processes(run=(), holders=()),
+    )
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: roomy)
+    assert gates(watch)["memory"].words == "memory 22.9 ≥ 0.00 GiB"
+    ran_out = HostMemory(run_id="1-a", peak_bytes=10 * GIB, ran_out=True)
+    watch.remember(ran_out)
+    assert gates(watch)["memory"].words == "memory 22.9 ≥ 11.2 GiB (its last run had 10.0 GiB when memory ran out)"
+    short = seen(
+        memory=memory(available_bytes=8 * GIB, host_available_bytes=8 * GIB, total_bytes=23 * GIB),
+        beat=Absent("no run"),
+        processes=processes(run=(), holders=()),
+    )
+    monkeypatch.setattr(watch._lookout, "poll", lambda run: short)
+    gate = gates(watch)["memory"]
+    assert (gate.open, gate.short, watch.memory_need_bytes) == (False, True, int(10 * GIB * 1.1) + 256 * 1024**2)
+    found = catalogue.judge(short, watch.limits)
+    reason = next(each.reason for each in found if each.check == "memory")
+    assert reason == "8.0 GiB available, 11.2 GiB are needed: its last run had 10.0 GiB when memory ran out"
+    watch.remember(HostMemory(run_id="2-b", peak_bytes=10 * GIB))
+    assert gates(watch)["memory"].open

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -22,8 +23,9 @@ from watchdog.core.history import History
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Shim, Trouble
 from watchdog.core.state import Record, State
-from watchdog.errors import RecordingError
-from watchdog.launching import command_digest, command_of, launch_run, shown_command
+from watchdog.drills import places
+from watchdog.errors import RecordingError, StateError
+from watchdog.launching import command_digest, command_of, launch_run, passes, shown_command
 from watchdog.opening import OpenJob, open_ledger, take
 from watchdog.settings import Settings, load
 
@@ -115,7 +117,9 @@ def test_from_a_checkpoint(tmp_path: Path) -> None:
 def test_what_cannot_be_recorded_is_not_started(tmp_path: Path) -> None:
     with contextlib.closing(World(tmp_path, SLEEPER)) as world:
         world.full = True
-        assert isinstance(world.launch(), Trouble)
+        trouble = world.launch()
+        assert isinstance(trouble, Trouble)
+        assert trouble.passing
         assert world.done == []
         assert not world.job.folders.run_record.exists()
 
@@ -126,16 +130,19 @@ def test_a_launch_that_comes_to_nothing_is_recorded_as_over(tmp_path: Path) -> N
             trouble = world.launch()
             assert isinstance(trouble, Trouble)
             assert f"pid {holder.pid}" in trouble.words
+            assert trouble.passing, "its holder may end"
+            assert world.done == [], "no number is given to a run that cannot begin"
         gone = dataclasses.replace(world.job, folders=world.job.folders)
         world.settings = settings(tmp_path, SLEEPER, **{"job.directory": str(tmp_path / "gone")})
         world.job = gone
         trouble = world.launch()
         assert isinstance(trouble, Trouble)
         assert str(tmp_path / "gone") in trouble.words
+        assert not trouble.passing, "no folder comes by waiting"
         kinds = [kind for kind in world.done if kind != "listening"]
-        assert kinds == ["run_launching", "run_ended", "run_weighed"] * 2
+        assert kinds == ["run_launching", "run_ended", "run_weighed"]
         assert {data["cause"] for data in world.data if "cause" in data} == {"not_started"}
-        assert [data["failures"] for data in world.data if "failures" in data] == [1, 1], "no failure of the trainer"
+        assert [data["failures"] for data in world.data if "failures" in data] == [1], "no failure of the trainer"
 
 
 @pytest.mark.parametrize("lock", ["run_lock", "supervisor_lock"])
@@ -151,6 +158,45 @@ def test_a_lock_file_that_was_removed_under_its_holder_closes_the_launch(lock: s
             assert f"{path} was removed" in trouble.words
             assert f"pid {os.getpid() if process is None else process.pid}" in trouble.words
             assert world.done == [], "nothing was recorded, and nothing was started"
+            assert trouble.passing == (lock == "run_lock"), "our own is not put back by waiting"
+
+
+def test_a_full_disk_passes_and_the_next_launch_goes_through(tmp_path: Path) -> None:
+    """A real one, to the last byte: between the gates and the record of the run."""
+    with contextlib.ExitStack() as cleanup:
+        try:
+            disk = places.Disk(tmp_path / "disk", cleanup)
+        except places.PlaceError as why:
+            pytest.skip(str(why))
+        with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+            world.job.folders = dataclasses.replace(world.job.folders, control=disk.seen / "control")
+            world.job.folders.control.mkdir()
+            disk.fill()
+            assert disk.is_full()
+            trouble = world.launch()
+            assert isinstance(trouble, Trouble)
+            assert "No space left on device" in trouble.words
+            assert trouble.passing
+            assert world.done[-2:] == ["run_ended", "run_weighed"]
+            disk.free()
+            found = world.launch()
+            assert not isinstance(found, Trouble), found
+            end(found[0])
+
+
+@pytest.mark.parametrize(
+    ("number", "passing"),
+    [(each, True) for each in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)]
+    + [(errno.EIO, True), (errno.EBUSY, True)]
+    + [(each, False) for each in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS, errno.ENOEXEC)],
+)
+def test_which_troubles_pass_is_a_closed_list(number: int, passing: bool) -> None:
+    inner = OSError(number, os.strerror(number))
+    assert passes(inner) is passing
+    outer = StateError("cannot record run 1")
+    outer.__cause__ = inner
+    assert passes(outer) is passing
+    assert not passes(StateError("the lock is no regular file"))
 
 
 def test_a_launch_says_where_and_what_it_is(tmp_path: Path) -> None:

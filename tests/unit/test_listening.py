@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -180,3 +181,18 @@ def test_force_is_a_request_of_its_own() -> None:
     assert asked.next() is Request.RELAUNCH_AFRESH
     asked.answer({"command": "relaunch", "force": "yes"})
     assert asked.next() is Request.RELAUNCH
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"force": True}, {"from": 5, "by": "a", "why": "b"}], ids=["plain", "force", "from"]
+)
+@pytest.mark.parametrize("state", ["stopping", "weighing"])
+def test_a_relaunch_of_a_job_that_is_being_stopped_is_refused_and_says_what_to_do(state: str, more: dict) -> None:
+    seen = dataclasses.replace(view(state, alive=state == "stopping"), leaving=True, options=" --job x")
+    asked = listener(seen)
+    answer = asked.answer({"command": "relaunch", **more})
+    assert answer["ok"] is False
+    assert "stopped" in answer["error"]
+    assert answer["error"].endswith("when it has left: watchdog run --job x")
+    assert asked.next() is None
+    assert asked.answer({"command": "stop-now"})["ok"] is True

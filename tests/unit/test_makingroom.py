@@ -12,9 +12,14 @@ import pytest
 from tests.host.test_reclaim import GIB, MIB, Host
 from watchdog.actuators.reclaim import Reclaimer
 from watchdog.clock import SystemClock
+from watchdog.core.fact import Known
+from watchdog.core.facts import Memory
+from watchdog.core.gates import memory_gate
 from watchdog.core.state import Record
 from watchdog.errors import RecordingError
-from watchdog.makingroom import RoomMaker, RunLives
+from watchdog.makingroom import RoomMaker, RunLives, left_to_a_person
+from watchdog.settings import Settings, load
+from watchdog.supervisor import policy_from
 
 Wait = Callable[..., object]
 
@@ -145,3 +150,25 @@ def test_each_try_is_its_own(host: Host, book: Book, room: RoomMaker, wait_until
     assert len(book.records) == 4
     room.forget()
     assert (room.over, room.words) == (False, "")
+
+
+def settings_with(tmp_path: Path, text: str) -> Settings:
+    config = tmp_path / "elsewhere.toml"
+    config.write_text(f'[job]\ncommand = ["true"]\n[memory]\n{text}')
+    return load(config=config, job=None, command=(), overrides={}, environ={}, home=tmp_path, cwd=tmp_path)
+
+
+def test_a_person_who_switched_it_off_hears_at_the_gate_what_they_can_do(tmp_path: Path, host: Host) -> None:
+    assert left_to_a_person(settings_with(tmp_path, "")) == ""
+    assert policy_from(settings_with(tmp_path, ""), leave_on_hold=True).reclaims
+    settings = settings_with(tmp_path, "reclaim = false\n")
+    assert not policy_from(settings, leave_on_hold=True).reclaims
+    reclaimer = Reclaimer(host.roots, SystemClock(), sync=[host.base])
+    room = RoomMaker(reclaimer, SystemClock(), lambda _records: None, lambda: False, untried=left_to_a_person(settings))
+    memory = Known(Memory(total_bytes=8 * GIB, available_bytes=GIB, host_available_bytes=GIB), 0.0)
+    gate = memory_gate(memory, 2 * GIB, tried=room.words)
+    assert not gate.open
+    assert "[memory] reclaim is false" in gate.words
+    assert gate.words.endswith(f"by hand: watchdog reclaim --config {tmp_path}/elsewhere.toml --job true")
+    room.forget()
+    assert "by hand" in room.words, "at each stay at the gates"

@@ -47,7 +47,13 @@ class Bench:
             self.account.add(self.ledger.write(each.kind, each.sentence, **each.data).events[-1])
 
     def look(
-        self, after_s: float, *steps: int | None, run: RunState = RUN, phase: str = "train", **more: float
+        self,
+        after_s: float,
+        *steps: int | None,
+        run: RunState = RUN,
+        phase: str = "train",
+        over: bool = False,
+        **more: float,
     ) -> None:
         """At `after_s` the run has said these steps, a second apart, the last one now."""
         self.ledger.at(after_s)
@@ -57,7 +63,7 @@ class Bench:
             for number, step in enumerate(steps, start=1)
         )
         progress = Progress(run_id=run.run_id, source="beats", points=points, heard_s=now_s, **more)
-        self.milestones.look(run, progress, now_s)
+        self.milestones.look(run, progress, now_s, over=over)
 
     def kinds(self) -> list[str]:
         return [record.kind for record in self.records]
@@ -137,3 +143,38 @@ def test_the_time_of_saving_is_kept_with_it() -> None:
     bench.look(120.0, 201, 201, phase="save")
     bench.look(800.0, 202, typical_step_s=0.5)
     assert bench.account.saving_s == 1.0
+
+
+def test_a_short_job_is_timed_by_its_own_steps_when_it_is_over() -> None:
+    bench = Bench()
+    bench.look(112.0, 201, 203, 205)
+    assert "step_time" not in bench.kinds()
+    bench.look(113.0, 203, 205, 209, over=True)
+    assert [record.data["step_s"] for record in bench.records if record.kind == "step_time"] == [0.375]
+    bench.look(114.0, 205, 209, over=True)
+    assert bench.kinds().count("step_time") == 1
+
+
+def test_one_word_times_no_step() -> None:
+    bench = Bench()
+    bench.look(112.0, 201, over=True)
+    assert "step_time" not in bench.kinds()
+
+
+def test_the_steps_of_the_incident_are_told_and_then_all_that_were_trained_before() -> None:
+    bench = Bench()
+    bench.look(107.0, 201)
+    for event in (
+        *bench.ledger.at(108).ended(2, step=205, died=108.0).events[-1:],
+        *bench.ledger.weighed(2, repeated=5).events[-1:],
+        *bench.ledger.at(109).launch(3, 200).events[-1:],
+    ):
+        bench.account.add(event)
+    run = dataclasses.replace(RUN, number=3, run_id="3-a")
+    bench.look(112.0, 201, run=run)
+    bench.look(116.0, 204, 205, 206, run=run)
+    assert bench.account.span is None
+    bench.look(124.0, 213, 214, run=run)
+    bench.look(126.0, 215, 216, run=run)
+    told = [(record.kind, record.data["step"]) for record in bench.records[1:]]
+    assert told == [("run_recovered", 201), ("run_caught_up", 206), ("run_caught_up", 215)]

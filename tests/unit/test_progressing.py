@@ -272,3 +272,14 @@ def test_of_a_run_that_tells_no_step_the_age_of_its_output_is_known(eyes: Eyes) 
     eyes.write("1-a", "more")
     eyes.until(lambda fact: (known(fact).printed_s or 0.0) > first_s + 60)
     assert eyes.eyes.newest is None
+
+
+def test_the_history_of_steps_is_forgotten_when_the_next_ones_are_of_another_kind(eyes: Eyes) -> None:
+    """Else a run with smaller pieces would be told to be slow, by the measure of the larger ones."""
+    for step in range(60):
+        eyes.turn(beat=make_beat(eyes.clock.now_s, step=step, seq=step))
+    assert known(eyes.turn(beat=make_beat(eyes.clock.now_s, step=60)).progress).typical_step_s is not None
+    eyes.turn(None)
+    eyes.eyes.forget()
+    after = known(eyes.turn("2-b", make_beat(eyes.clock.now_s, run_id="2-b", step=40)).progress)
+    assert (after.run_id, after.typical_step_s) == ("2-b", None)

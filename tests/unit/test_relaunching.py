@@ -17,7 +17,7 @@ from tests.unit.test_branching import save
 from watchdog.asking import status_of
 from watchdog.branching import wish_from
 from watchdog.collectors.processes import this_host
-from watchdog.control import ControlServer
+from watchdog.control_server import ControlServer
 from watchdog.core.branching import branched
 from watchdog.core.choice import Checkpoint
 from watchdog.core.history import fold
@@ -59,7 +59,10 @@ def test_a_new_budget_and_a_wait_that_is_cut_stand_in_the_ledger(settings: Setti
     failed(settings, wait_s=30.0)
     said = ask_relaunch(settings, [], Wish())
     assert (said.by_supervisor, kinds(settings)[-1]) == (False, "wait_cut")
-    assert "nothing is held; start the supervisor" in said.words
+    assert said.code == 0
+    assert "the wait before the next run is cut short; start the supervisor" in said.words
+    said = ask_relaunch(settings, [], Wish())
+    assert (said.code, "nothing was done; start the supervisor" in said.words) == (1, True), "there was nothing to do"
     assert status_of(settings).failures == 2, "a plain relaunch keeps what was counted"
     assert "the failures that were counted are forgotten" in ask_relaunch(settings, [], Wish(afresh=True)).words
     history = fold(read_events(folders_of(settings).ledger)[0])
@@ -123,6 +126,22 @@ def test_another_supervisor_has_the_job(settings: Settings) -> None:
         record = planned(settings)
     assert (record["exit_code"], record["would_launch"], record["supervisor_pid"]) == (4, False, os.getpid())
     assert f"pid {os.getpid()}" in record["why_not"][0]
+
+
+def test_what_a_lifted_hold_forgets_of_the_need_is_no_closed_gate(settings: Settings) -> None:
+    """As the relaunch itself: what was learned of the last run's memory goes with the hold, or with --force."""
+    with ledger_of(settings) as ledger:
+        ledger.record("run_launching", "x", number=1, run_id="1-a", baseline_step=-1, command=["true"])
+        ledger.record("host_memory", "x", run_id="1-a", peak_bytes=2**50, before_bytes=2**34)
+        end = {"number": 1, "run_id": "1-a", "cause": "oom_kill", "words": "killed", "baseline_step": -1}
+        ledger.record("run_ended", "x", **end)
+        ledger.record("run_weighed", "x", run_id="1-a", cause="oom_kill", failures=0, host_failures=1)
+    (why,) = planned(settings)["why_not"]
+    assert "its last run had 1048576.0 GiB when memory ran out" in why
+    assert planned(settings, Wish(afresh=True))["why_not"] == []
+    with ledger_of(settings) as ledger:
+        ledger.record("hold", "HOLD: why", reason="why")
+    assert planned(settings)["why_not"] == []
 
 
 def test_an_earlier_step_without_a_supervisor(settings: Settings) -> None:

@@ -15,6 +15,7 @@ from watchdog.contract import ContractError
 from watchdog.core.devicefacts import XidFault
 from watchdog.core.facts import Absent, Clocks, Jump, Known, OomKills, ProgressPoint, Unknown
 from watchdog.core.limits import Limits
+from watchdog.core.memoryneed import Learned
 from watchdog.remembered import Remembered, from_record, remember, to_record, with_memory
 
 LOOKS = ((AT_S - 600.0, 90), (AT_S - 300.0, 80), (AT_S - 5.0, 70))
@@ -49,6 +50,7 @@ def test_the_devices_that_the_job_means_go_along() -> None:
         Limits(devices=()),
         Limits(devices=("GPU-1", "0"), devices_named=True, devices_doubt="only 0"),
         Limits(devices_named=True),
+        Limits(memory_learned=Learned(need_bytes=11 * 1024**3, words="its last run had 9.8 GiB when memory ran out")),
     ):
         again = through_json(remember(host(), limits))
         assert again.with_devices(Limits(looks=7, devices=("5",))) == replace(limits, looks=7)

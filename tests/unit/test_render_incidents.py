@@ -8,6 +8,7 @@ import json
 from tests.unit.core.ledgers import HandLedger
 from tests.unit.core.test_ettr import killed_once
 from watchdog import render_incidents
+from watchdog.core.autopsy import Origin
 from watchdog.core.incidents import incidents
 from watchdog.core.view import StatusView
 from watchdog.render import ettr_line, status_lines
@@ -85,3 +86,24 @@ def test_the_line_in_status() -> None:
     busy = dataclasses.replace(VIEW, saving_s=12.0, incident=3, options=" --job x")
     assert ettr_line(busy).endswith("saving at least 12 s · incident 3 is open: watchdog incidents show 3 --job x")
     assert not any("ETTR" in line for line in status_lines(dataclasses.replace(VIEW, lost_s={})))
+
+
+def test_the_whole_split_in_words() -> None:
+    lost = {"start": 4.0, "detection": 0.5, "proof": 0.0, "hold": 360.0, "replay": 40.0}
+    view = dataclasses.replace(VIEW, lost_s=lost, down_s=360.5)
+    assert ettr_line(view) == "ETTR 0.94 · down 6 min (detection 0.5 s, hold 6 min) · replay 40 s · start 4.0 s"
+
+
+def test_whose_autopsy_it_is() -> None:
+    [incident] = incidents(killed_once().events)
+    origin = Origin(job="phase-4b", host="desk (Linux 6.8)", version="0.1")
+    assert "job         phase-4b on desk (Linux 6.8) · gpuhost-watchdog 0.1" in render_incidents.report(
+        incident, origin
+    )
+    record = json.loads(json.dumps(render_incidents.record(incident, origin), allow_nan=False))
+    assert (record["job"], record["host"], record["version"], record["ettr"]) == (
+        "phase-4b",
+        "desk (Linux 6.8)",
+        "0.1",
+        {},
+    )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,12 +15,15 @@ import pytest
 from tests.host.test_prune import known
 from tests.unit.checkpoints.disk import write
 from tests.unit.core.world import make_run
-from watchdog.actuators.prune import Looked, PrunableFolder
+from watchdog import retaining
+from watchdog.actuators.prune import PrunableFolder
+from watchdog.actuators.seen_folder import Looked
 from watchdog.checkpoints.catalogue import find_candidates
 from watchdog.clock import SystemClock
 from watchdog.core.choice import Checkpoint, Choice, Known
-from watchdog.core.history import Event, History, fold
+from watchdog.core.history import Event, History, can_fold, fold
 from watchdog.core.phase import Phase
+from watchdog.core.retention import Held
 from watchdog.core.runrecord import Expectation
 from watchdog.core.state import Record, State
 from watchdog.errors import RecordingError
@@ -231,6 +235,40 @@ def test_after_one_that_cannot_be_deleted_nothing_more_goes_and_it_is_told(
         assert bed.steps() == {20, 30, 40, 50, 60, 70}
 
 
+class HangingDisk(PrunableFolder):
+    """A deletion on it comes to an end when it is let."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, SystemClock())
+        self.let = threading.Event()
+
+    def delete(self, held: Held) -> int:
+        self.let.wait(30)
+        return super().delete(held)
+
+
+def test_a_deletion_that_hangs_is_told_once_and_nothing_is_begun_beside_it(
+    bed: Bed, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retaining, "_DELETE_S", 0.05)
+    place = HangingDisk(bed.folder)
+    pruner = bed.pruner("always", place=place)
+    bed.turns(pruner, RUNNING, lambda: bool(bed.said), wait_until)
+    for _ in range(50):
+        pruner.look(RUNNING, bed.history, None, verifying=False)
+    [words] = bed.said
+    assert words.startswith("pruning the checkpoints: ")
+    for _ in range(2):  # each try at the gates ends for it, and says so
+        pruner.begin()
+        bed.turns(pruner, GATING, lambda: pruner.over, wait_until)
+        assert pruner.words == words
+    assert [record.kind for record in bed.records] == ["prune_planned"]
+    pruner.forget()
+    place.let.set()
+    bed.turns(pruner, RUNNING, lambda: len(bed.records) == 6, wait_until)
+    assert bed.said == [words]
+
+
 def test_at_the_gates_no_more_goes_than_the_disk_lacks_and_the_words_say_what_came(bed: Bed, wait_until: Wait) -> None:
     place = SmallDisk(bed.folder, SystemClock())
     each_bytes = place.look().held[0].size_bytes
@@ -326,16 +364,30 @@ def test_the_ledger_says_which_deletion_has_no_end_and_what_was_moved_aside() ->
         ("pruned", {"name": "c.manifest.json", "freed_bytes": 7}),
         ("prune_planned", {"name": "quarantine/x", "digest": None}),
         ("prune_planned", {"name": ".deleting-a.manifest.json", "digest": "a"}),
-        ("checkpoint_moved", {"place": "/somewhere/quarantine/d.manifest.json.2"}),
+        ("checkpoint_refused", {"manifest": "/somewhere/d.manifest.json", "movable": True}),
+        ("checkpoint_refused", {"manifest": "/somewhere/e.manifest.json", "movable": True}),
+        ("checkpoint_refused", {"manifest": "/somewhere/f.manifest.json", "movable": False}),
+        (
+            "checkpoint_moved",
+            {"manifest": "/somewhere/d.manifest.json", "place": "/somewhere/quarantine/d.manifest.json.2"},
+        ),
     ]
     events = [
-        Event(seq=number, wall_s=0.0, kind=kind, sentence="", data=data)
+        Event(seq=number, wall_s=float(number), kind=kind, sentence="", data=data)
         for number, (kind, data) in enumerate(told, start=1)
     ]
     history = fold(events)
+    assert (history.pruned, history.pruned_bytes) == (0, 7), "what has no step is no checkpoint"
     stands = standing_of(history, GATING, None)
     assert stands.deleting == {("a.manifest.json", "a"), ("b.manifest.json", "b")}
     assert stands.moved == {"d.manifest.json.2"}
+    assert stands.moving == {("e.manifest.json", 9.0)}, "begun, and with no end"
+    archived = Event(seq=12, wall_s=12.0, kind="archived", sentence="", data={})
+    assert not standing_of(fold([archived], history), GATING, None).moving
     assert fold(events[4:], fold(events[:4])) == history
     end = Event(seq=9, wall_s=0.0, kind="pruned", sentence="", data={"name": told[6][1]["name"], "freed_bytes": 3})
     assert standing_of(fold([end], history), GATING, None).deleting == {("b.manifest.json", "b")}
+    whole = Event(seq=10, wall_s=0.0, kind="pruned", sentence="", data={"name": "e", "step": 0, "freed_bytes": 30})
+    counted = fold([end, whole], history)
+    assert (counted.pruned, counted.pruned_bytes) == (1, 40)
+    assert not can_fold(dataclasses.replace(whole, data={"name": "e", "freed_bytes": "30"}))

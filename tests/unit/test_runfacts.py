@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.host.bed import CLOCK, folders_in, record_of
 from tests.unit.checks.host import beat, host, progress
 from watchdog import contract
-from watchdog.control import ControlServer
+from watchdog.control_server import ControlServer
 from watchdog.core.fact import Absent, Known
 from watchdog.core.limits import Limits
 from watchdog.remembered import Remembered, remember, to_record

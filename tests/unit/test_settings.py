@@ -348,6 +348,8 @@ def test_devices_are_written_by_index_or_uuid(load: Load) -> None:
         ("[job]\nlevel = 3", ["level = 3", '0, 1, 2 or "auto"']),
         ("[job]\nlevel = true", ["level = true"]),
         ("[job]\ntarget_step = 0", ["target_step = 0", "at least 1"]),
+        ("[job]\nshrink_batch = 17", ["shrink_batch = 17", "a whole number from 0 to 16"]),
+        ("[job]\nshrink_batch = true", ["shrink_batch = true", "a whole number from 0 to 16"]),
         ('[job]\ndevices = ["cuda:0"]', ["devices", "UUID"]),
         ("[job]\ndevices = [-1]", ["devices = [-1]"]),
         ("[job]\nenvironment = { A = 1 }", ["environment = { A = 1 }", "table of texts"]),

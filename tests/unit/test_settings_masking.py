@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchdog.masking import HIDDEN, mask_command, mask_text
+from watchdog.masking import HIDDEN, hide_values, is_secret_name, mask_command, mask_lines, mask_text, secret_values
 
 SECRET = "v3ryPr1vateValue0"
 # Made up, in the shape of the real ones; put together here so that no scanner takes them for real.
@@ -49,6 +49,17 @@ KNOWN = [
         ["sh", "-c", f'python train.py --password "{SECRET} {SECRET}"'],
         ["train", "--config", f'{{"api_key": "{SECRET}", "lr": 1}}'],
         ["train", "--client-secret", SECRET],
+        ["train", "--wandb-key", SECRET],
+        ["env", "KAGGLE_KEY=" + SECRET, "PGPASSWORD=" + SECRET, "DB_PASS=" + SECRET, "SMTP_PASS=" + SECRET],
+        ["env", "AZURE_STORAGE_KEY=" + SECRET, "WANDB_KEY=" + SECRET, "REDIS_AUTH=" + SECRET],
+        ["train", "--credentials", SECRET],
+        ["train", "--cookie=" + SECRET],
+        ["curl", "-H", f"Cookie: a={SECRET}; b={SECRET}"],
+        ["curl", "-u", "user:" + SECRET, "https://example.org"],
+        ["curl", "--user=user:" + SECRET],
+        ["sh", "-c", f"curl -u 'user:{SECRET}' https://example.org"],
+        ["curl", "https://hooks.slack.com/services/T0000/B0000/" + SECRET],
+        ["echo", f'{{"username":"me","key":"{SECRET}"}}'],
     ],
 )
 def test_a_secret_is_hidden(argv: list[str]) -> None:
@@ -85,6 +96,10 @@ def test_a_token_of_known_shape_is_hidden_wherever_it_stands(token: str) -> None
         ["git", "clone", "ssh://git@example.org/x.git", "https://example.org:8080/a"],
         ["train", "--lr", "3e-4", "data.seed=7", "--passes", "2", "--monkey", "x"],
         ["train", "the authorization step", "--out", "runs/task-1234567890-abc"],
+        ["train", "--cache-key=abc", "--primary-key", "id", "--foreign_key=x", "--public-key", "ssh-ed25519"],
+        ["train", "--forward-pass", "2", "pass: 3", "auth=true", "--auth", "none", "key: value", "rng_key=17"],
+        ["docker", "run", "-u", "1000:1000", "python", "-u", "train.py"],
+        ["aws", "s3", "--user", "s3://bucket/x", "--bypass=yes", "keyboard=us", '{"key": "loss", "n": 1}'],
     ],
 )
 def test_what_only_sounds_alike_stays(argv: list[str]) -> None:
@@ -106,3 +121,64 @@ def test_a_long_text_costs_no_more_than_its_length(unit: str) -> None:
     begun = time.process_time()
     mask_text(unit * (100_000 // len(unit)))
     assert time.process_time() - begun < 5  # a pattern that goes wrong takes minutes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("KAGGLE_KEY", "PGPASSWORD", "DB_PASS", "SMTP_PASS", "AZURE_STORAGE_KEY", "WANDB_KEY", "REDIS_AUTH"),
+        *("credentials", "cookie", "aws.Credentials", "session_cookie", "SSHPASS", "sshKey", "GCP_CREDS"),
+    ],
+)
+def test_a_name_that_holds_a_secret(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SSH_AUTH_SOCK", "PGPASSFILE", "COOKIE_FILE", "CREDENTIALS_PATH", "sort_key", "cache_key", "key", "monkey"),
+        *("forward_pass", "compass", "KEY_COUNT", "PWD", "author", "query_key", "unexpected_key"),
+    ],
+)
+def test_a_name_that_only_sounds_so(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7bq0\n" * 5 + "-----END RSA PRIVATE KEY-----"
+
+
+def test_a_private_key_is_hidden_whole_cut_and_in_one_line() -> None:
+    for text in (PEM, PEM.replace("\n", "\\n"), PEM[:90], PEM[45:], f"a\n{PEM}\nb"):
+        assert "MIIE" not in mask_text(text), text
+    assert mask_lines(f"before\n{PEM}\nafter".splitlines()) == (
+        "before",
+        f"-----BEGIN RSA PRIVATE KEY-----{HIDDEN}",
+        "after",
+    )
+    certificate = PEM.replace("RSA PRIVATE KEY", "CERTIFICATE")
+    assert mask_text(certificate) == certificate
+
+
+def test_the_values_of_secret_variables_are_hidden_wherever_they_stand() -> None:
+    values = secret_values(
+        {"DB_PASSWORD": 's3cr3t!"xyz', "PATH": "/usr/bin", "HF_TOKEN": "short"}, {"WANDB_KEY": "kkkkkkkk1234"}
+    )
+    assert hide_values('at s3cr3t!"xyz and "s3cr3t!\\"xyz" of kkkkkkkk12345 in /usr/bin, short', values) == (
+        f'at {HIDDEN} and "{HIDDEN}" of {HIDDEN}5 in /usr/bin, short'
+    )
+    assert hide_values("nothing is known", secret_values({})) == "nothing is known"
+
+
+def test_of_two_values_the_longer_one_is_hidden_whole() -> None:
+    values = secret_values({"A_TOKEN": "abcdef", "B_TOKEN": "abcdefghi"})
+    assert hide_values("abcdefghi", values) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    "unit", ["-----BEGIN PRIVATE KEY-----\n", "MIIEpAIBAAKCAQEA7bq0\n", "-u a:", "cookie: ", '"key":"a']
+)
+def test_these_cost_no_more_than_their_length_either(unit: str) -> None:
+    begun = time.process_time()
+    mask_text(unit * (100_000 // len(unit)) + "PRIVATE KEY-----")
+    assert time.process_time() - begun < 5

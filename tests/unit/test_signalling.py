@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -136,8 +137,9 @@ def test_kill_is_recorded_before_and_after_and_once(run: Launched, watch: RunWat
     stopper.kill(watch)
     run.wait_over()
     stopper.kill(watch)
-    assert book.kinds == ["run_killing", "run_killed"]
-    assert book.data[0] == {"pids": [run.leader.pid]}
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"]
+    assert book.data[0] == {"run_id": run.record.run_id, "pids": [run.leader.pid]}
+    assert book.data[1] == {"pids": [run.leader.pid]}
 
 
 def test_nobody_is_killed_unrecorded(run: Launched, watch: RunWatch) -> None:
@@ -151,7 +153,7 @@ def test_nobody_is_killed_unrecorded(run: Launched, watch: RunWatch) -> None:
     book.full = False
     stopper.kill(watch)
     run.wait_over()
-    assert book.kinds == ["run_killing", "run_killed"]
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"]
 
 
 # --- processes that appear while a round looks ---------------------------------------------------------------------
@@ -193,9 +195,12 @@ def three() -> Iterator[list[Answering]]:
 class Appearing:
     """A run of which each look shows one member more."""
 
-    def __init__(self, *members: Process) -> None:
+    record = SimpleNamespace(run_id="7-a", cgroup=None)
+
+    def __init__(self, *members: Process, fails_at: int = 0) -> None:
         self.all = members
-        self.shown = 0
+        self.shown = self.looks = 0
+        self.fails_at = fails_at
 
     def shim(self) -> Shim:
         return Shim.ALIVE
@@ -204,6 +209,9 @@ class Appearing:
         return None
 
     def members(self) -> tuple[Process, ...]:
+        self.looks += 1
+        if self.looks == self.fails_at:
+            raise OSError(errno.EMFILE, "Too many open files")
         self.shown = min(self.shown + 1, len(self.all))
         return tuple(now for each in self.all[: self.shown] if (now := read_process(each.id.pid)) is not None)
 
@@ -229,9 +237,10 @@ def test_who_is_found_in_a_later_look_of_a_round_is_recorded_before_anybody_is_k
 
     stopper = Signaller(Path("/nowhere"), lambda _watch, _now: Absent(), record, book.write)
     stopper.kill(cast(RunWatch, Appearing(*members)))
-    assert book.kinds == ["run_killing", "run_killed"]
-    assert book.data[0] == {"pids": sorted(process.id.pid for process in members)}
-    (states,) = alive_when_recorded
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"]
+    assert book.data[1] == {"pids": sorted(process.id.pid for process in members)}
+    first, states = alive_when_recorded
+    assert "T" not in first, "stopped before that was recorded"
     assert "gone" not in states, "killed before it was recorded"
     wait_for(lambda: {state_of(process) for process in members} == {"gone"}, "the end of all")
 
@@ -240,12 +249,12 @@ def test_a_later_round_records_whom_it_meets_for_the_first_time_and_nobody_twice
     first, second, _ = (each.process for each in three)
     book = Book()
     stopper = stopper_of(book)
-    alone = {"shim": lambda: Shim.ALIVE, "in_cgroup": lambda _lock: None}
+    alone = {"shim": lambda: Shim.ALIVE, "in_cgroup": lambda _lock: None, "record": SimpleNamespace(run_id="7-a")}
     stopper.kill(cast(RunWatch, SimpleNamespace(**alone, members=lambda: (first,))))
     # The first is still listed, as one that waits in the kernel would be.
     stopper.kill(cast(RunWatch, SimpleNamespace(**alone, members=lambda: (first, second))))
-    assert book.kinds == ["run_killing", "run_killed"] * 2
-    assert [data["pids"] for data in book.data if "pids" in data] == [[first.id.pid], [second.id.pid]]
+    assert book.kinds == ["run_freezing", *["run_killing", "run_killed"] * 2]
+    assert [data["pids"] for data in book.data[1:] if "pids" in data] == [[first.id.pid], [second.id.pid]]
     wait_for(lambda: state_of(second) == "gone", "the end of the second")
 
 
@@ -256,3 +265,55 @@ def test_a_record_that_fails_thaws_everybody_that_was_frozen(three: list[Answeri
         stopper_of(book).kill(cast(RunWatch, Appearing(*(each.process for each in three))))
     assert [each.ask() for each in three] == [True, True, True]
     assert book.kinds == []
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
+def test_a_look_that_fails_leaves_nobody_stopped(fails_at: int, three: list[Answering]) -> None:
+    """In the first look of the round, and in each after one was stopped."""
+    book = Book()
+    run = Appearing(*(each.process for each in three), fails_at=fails_at)
+    with pytest.raises(OSError, match="Too many open files"):
+        stopper_of(book).kill(cast(RunWatch, run))
+    assert [each.ask() for each in three] == [True, True, True]
+    assert "run_killing" not in book.kinds
+
+
+@pytest.mark.parametrize("failure", [ValueError("a figure"), KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_whatever_fails_between_the_stop_and_the_kill_leaves_nobody_stopped(
+    failure: BaseException, three: list[Answering]
+) -> None:
+    def record(kind: str, _sentence: str, **_data: Any) -> None:
+        if kind == "run_killing":
+            raise failure
+
+    stopper = Signaller(Path("/nowhere"), lambda _watch, _now: Absent(), record, record)
+    with pytest.raises(type(failure)):
+        stopper.kill(cast(RunWatch, Appearing(*(each.process for each in three))))
+    assert [each.ask() for each in three] == [True, True, True]
+
+
+def test_a_supervisor_killed_between_the_stop_and_the_kill_left_word_of_it(
+    run: Launched, watch: RunWatch, tmp_path: Path
+) -> None:
+    """A real one, by SIGKILL: the run stands still, and who comes next ends it by what was recorded."""
+    told = tmp_path / "told"
+    child = os.fork()
+    if child == 0:
+
+        def record(kind: str, _sentence: str, **_data: Any) -> None:
+            with open(told, "a") as file:
+                file.write(kind + "\n")
+            if kind == "run_killing":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            Signaller(run.folders.run_lock, lambda _watch, _now: Absent(), record, record).kill(watch)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    assert told.read_text().split() == ["run_freezing", "run_killing"]
+    assert (read_process(run.leader.pid) or run).state == "T"  # type: ignore[union-attr]
+    book = Book()
+    signaller(run, book).kill(watch)
+    run.wait_over()
+    assert book.kinds == ["run_freezing", "run_killing", "run_killed"]

@@ -83,7 +83,8 @@ MEMORY = CollectorView(duration_s=0.1, success=True, last_success_wall_s=1.0)
 def view_of(facts: Facts, *findings: Finding) -> StatusView:
     settings = load(environ={}, home=Path("/home/none"), cwd=Path("/home/none"), command=["true"], job="x")
     job = cast(OpenJob, SimpleNamespace(folders=folders_of(settings)))
-    watch = SimpleNamespace(facts=facts, findings=findings, memory_need_bytes=7, views=lambda: {"memory": MEMORY})
+    need = {"memory_need_bytes": 7, "memory_learned": None}
+    watch = SimpleNamespace(facts=facts, findings=findings, views=lambda: {"memory": MEMORY}, **need)
     state = State(phase=Phase.GATING, since_s=40.0)
     return make_view(settings, job, state, fold([]), Clock(), host=cast(HostWatch, watch))
 

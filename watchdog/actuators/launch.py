@@ -32,7 +32,8 @@ _MANAGERS_ENVIRONMENT = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 class LaunchOrder:
     """Everything a launch needs. `manifest`: the verified checkpoint's manifest, None for a fresh start.
 
-    `beat_deadline_s` is told to trainers that beat through the notify socket, as WATCHDOG_USEC.
+    `beat_deadline_s` is told to trainers that beat through the notify socket, as WATCHDOG_USEC. `batch_halvings`: how
+    often the trainer is to halve its micro-batch.
     """
 
     record: RunRecord
@@ -41,6 +42,7 @@ class LaunchOrder:
     environment: Mapping[str, str]
     manifest: Path | None
     beat_deadline_s: float
+    batch_halvings: int = 0
 
 
 def trainer_environment(base: Mapping[str, str], order: LaunchOrder, folders: JobFolders) -> dict[str, str]:
@@ -61,6 +63,8 @@ def trainer_environment(base: Mapping[str, str], order: LaunchOrder, folders: Jo
     environment[contract.ENV_CHECKPOINTS] = str(folders.checkpoints)
     environment[contract.ENV_RUN_LOCK] = str(folders.run_lock)
     environment[contract.ENV_RUN_RECORD] = str(folders.run_record)
+    if order.batch_halvings:
+        environment[contract.ENV_BATCH_HALVINGS] = str(order.batch_halvings)
     # The same as systemd's own: trainers that beat through sd_notify(3) need to know nothing of us.
     environment["NOTIFY_SOCKET"] = address_of(record.run_id)
     environment["WATCHDOG_USEC"] = str(int(order.beat_deadline_s * 1e6))

@@ -24,6 +24,7 @@ class Sent(enum.Enum):
     GONE = "gone"  # the process is no longer there, or its number belongs to another
     TRACED = "traced"  # a debugger holds it: left alone
     REFUSED = "refused"  # the kernel did not allow it
+    FAILED = "could not be sent"  # no descriptor to be had; the next round tries again
     DRY = "dry run"
 
 

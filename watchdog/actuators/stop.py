@@ -38,28 +38,42 @@ def terminate(target: ProcessId, *, dry_run: bool = False) -> Sent:
 
 
 def freeze(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) -> dict[ProcessId, Process]:
-    """STOP everything that `look` proves ours, and look again until nothing new appears. At most MAX_SCANS looks."""
+    """STOP everything that `look` proves ours, and look again until nothing new appears. At most MAX_SCANS looks.
+
+    Whatever fails on the way, nobody stays stopped by it.
+    """
     known: dict[ProcessId, Process] = {}
-    for _ in range(MAX_SCANS):
-        fresh = [process for process in look() if process.living and process.id not in known]
-        if not fresh:
-            break
-        for process in fresh:
-            known[process.id] = process
-            signal_process(process.id, signal.SIGSTOP, dry_run=dry_run)
+    try:
+        for _ in range(MAX_SCANS):
+            fresh = [process for process in look() if process.living and process.id not in known]
+            if not fresh:
+                break
+            for process in fresh:
+                known[process.id] = process
+                signal_process(process.id, signal.SIGSTOP, dry_run=dry_run)
+    except BaseException:
+        thaw(known, dry_run=dry_run)
+        raise
     return known
 
 
 def thaw(known: Iterable[ProcessId], *, dry_run: bool = False) -> None:
-    """Undo `freeze`: what could not be recorded is not killed."""
+    """Undo `freeze`: what could not be recorded is not killed. One that cannot be reached keeps nobody else."""
     for identity in known:
-        signal_process(identity, signal.SIGCONT, dry_run=dry_run)
+        _send(identity, signal.SIGCONT, dry_run=dry_run)
 
 
 def kill(known: dict[ProcessId, Process], *, dry_run: bool = False) -> Round:
-    """KILL to everything that was frozen."""
-    sent = {identity: signal_process(identity, signal.SIGKILL, dry_run=dry_run) for identity in known}
+    """KILL to everything that was frozen. One that cannot be reached keeps nobody else from it."""
+    sent = {identity: _send(identity, signal.SIGKILL, dry_run=dry_run) for identity in known}
     return Round(tuple((process, sent[identity]) for identity, process in known.items()))
+
+
+def _send(identity: ProcessId, number: signal.Signals, *, dry_run: bool) -> Sent:
+    try:
+        return signal_process(identity, number, dry_run=dry_run)
+    except OSError:
+        return Sent.FAILED
 
 
 def kill_round(look: Callable[[], Iterable[Process]], *, dry_run: bool = False) -> Round:

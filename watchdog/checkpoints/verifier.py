@@ -40,6 +40,7 @@ class Found:
     error: str | None = None
     verified: tuple[Checkpoint, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    listed: tuple[Known | None, ...] | None = None  # what each manifest claims to be; None: nobody looked
 
 
 class Verifier:
@@ -53,6 +54,8 @@ class Verifier:
         self._order = 0
         self._outstanding = 0
         self._folder_mtime_ns = -1
+        self._paths: dict[Known, str] = {}  # replaced by the thread alone
+        self._paths_now: dict[Known, str] = {}
         self._judged: set[tuple[Path, tuple[int, int, int]]] = set()
         threading.Thread(target=self._work, name="verifier", daemon=True).start()
 
@@ -102,6 +105,7 @@ class Verifier:
 
     def _choose(self, number: int, knowledge: Knowledge, only: int | None) -> Found:
         verified: list[Checkpoint] = []
+        listed = self._list()
         choice = choose(
             self._checkpoints,
             lineage=self._read_lineage(knowledge),
@@ -112,7 +116,22 @@ class Verifier:
             only=only,
             on_verified=verified.append,
         )
-        return Found(order=number, choice=choice, verified=tuple(verified))
+        return Found(order=number, choice=choice, verified=tuple(verified), listed=listed)
+
+    def _list(self) -> tuple[Known | None, ...]:
+        """Everything that lies there. What is gone is judged anew should it come back."""
+        return self._claims(find_candidates(self._checkpoints))
+
+    def _claims(self, candidates: tuple[Candidate, ...]) -> tuple[Known | None, ...]:
+        paths = {candidate.path for candidate in candidates}
+        self._judged = {(path, signature) for path, signature in self._judged if path in paths}
+        paths_now = {claims: str(each.path) for each in candidates if (claims := each.claims) is not None}
+        self._paths, self._paths_now = {**self._paths_now, **paths_now}, paths_now  # of this look and the one before
+        return tuple(candidate.claims for candidate in candidates)
+
+    def path_of(self, checkpoint: Known) -> str | None:
+        """Where its manifest was seen, in the last look or the one before."""
+        return self._paths.get(checkpoint)
 
     def _watch(self, number: int, knowledge: Knowledge) -> Found:
         verified: list[Checkpoint] = []
@@ -120,12 +139,14 @@ class Verifier:
         try:
             mtime_ns = self._checkpoints.stat().st_mtime_ns
         except FileNotFoundError:
-            return Found(order=number)
+            return Found(order=number, listed=self._claims(()))
         if mtime_ns == self._folder_mtime_ns:
             return Found(order=number)  # a manifest appears by rename, which the folder's time shows
         later = False
         lineage = self._read_lineage(knowledge)
-        for candidate in find_candidates(self._checkpoints):
+        candidates = find_candidates(self._checkpoints)
+        listed = self._claims(candidates)
+        for candidate in candidates:
             key = (candidate.path, candidate.signature)
             if key in self._judged:
                 continue
@@ -155,7 +176,7 @@ class Verifier:
         # A folder that changed just now may change again within the same tick of its clock: look once more.
         young = time.time_ns() - mtime_ns < _TICK_NS
         self._folder_mtime_ns = -1 if later or young else mtime_ns
-        return Found(order=number, verified=tuple(verified), refused=tuple(refused))
+        return Found(order=number, verified=tuple(verified), refused=tuple(refused), listed=listed)
 
 
 def _is_being_replaced(candidate: Candidate) -> bool:

@@ -6,6 +6,8 @@ cgroup's limit, page cache counted as free.
 
 Near misses: a living run already holds its part, so that the rest being below the need is its success and not a
 lack; memory full of page cache is not short; swap is not memory.
+
+After an end for memory the need is what that run had and a margin, where that is more.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
     memory = facts.memory.value
     uses_gpu = any(names(limits.devices, uuid=one.uuid, index=one.index) for one in value_of(facts.devices) or ())
     need_bytes = limits.memory_need(uses_gpu=uses_gpu)
-    if limits.memory_need_bytes is not None:
+    if (learned := limits.learned_need(uses_gpu=uses_gpu)) is not None:
+        stated = f"{size(need_bytes)} are needed: {learned.words}"
+    elif limits.memory_need_bytes is not None:
         stated = f"the job states {size(need_bytes)}"
     else:
         stated = f"a {'GPU job' if uses_gpu else 'job'} is taken to need {size(need_bytes)}"

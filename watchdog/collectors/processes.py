@@ -130,42 +130,49 @@ def traces_of(process: Process, run_lock: os.stat_result | None, proc: str = "/p
     never readable: holding every launch for each of them would make a shared host useless.
     """
     pid = process.id.pid
-    holds = False
+    taker: int | None = None
     if run_lock is not None:
         with contextlib.suppress(OSError):
             for fd in os.listdir(f"{proc}/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     status = os.stat(f"{proc}/{pid}/fd/{fd}")
-                    if (status.st_dev, status.st_ino) == (run_lock.st_dev, run_lock.st_ino) and _locks(pid, fd, proc):
-                        holds = True
-                        break
+                    if (status.st_dev, status.st_ino) == (run_lock.st_dev, run_lock.st_ino):
+                        taker = _lock_taker(pid, fd, proc)
+                        if taker is not None:
+                            break
+    holds, took = taker is not None, taker or 0
     try:
         with open(f"{proc}/{pid}/environ", "rb") as file:
             content = file.read(_PREFIX_LIMIT_BYTES)
     except (FileNotFoundError, ProcessLookupError):
-        return Traces(readable=True, run_id=None, holds_run_lock=holds)
+        return Traces(readable=True, run_id=None, holds_run_lock=holds, lock_taker=took)
     except OSError:
         with contextlib.suppress(OSError):
             if os.stat(f"{proc}/{pid}").st_uid != os.getuid():
-                return Traces(readable=True, run_id=None, holds_run_lock=holds)
-        return Traces(readable=False, run_id=None, holds_run_lock=holds)
+                return Traces(readable=True, run_id=None, holds_run_lock=holds, lock_taker=took)
+        return Traces(readable=False, run_id=None, holds_run_lock=holds, lock_taker=took)
     marker = contract.ENV_RUN_ID.encode() + b"="
     for entry in content.split(b"\0"):
         if entry.startswith(marker):
             run_id = entry[len(marker) :].decode("utf-8", "replace")
-            return Traces(readable=True, run_id=run_id, holds_run_lock=holds)
+            return Traces(readable=True, run_id=run_id, holds_run_lock=holds, lock_taker=took)
     kernel_thread = process.id.pid == 2 or process.ppid == 2
-    return Traces(readable=bool(content.strip(b"\0")) or kernel_thread, run_id=None, holds_run_lock=holds)
+    readable = bool(content.strip(b"\0")) or kernel_thread
+    return Traces(readable=readable, run_id=None, holds_run_lock=holds, lock_taker=took)
 
 
-def _locks(pid: int, fd: str, proc: str) -> bool:
-    """The descriptor carries a shared lock, the mark of a run.
+def _lock_taker(pid: int, fd: str, proc: str) -> int | None:
+    """Who took the shared lock that the descriptor carries, the mark of a run; None where it carries none.
 
     Whoever merely has the file open (a pager, a backup) holds nothing, and an exclusive lock is a trainer's that a
     person started by hand.
     """
     with open(f"{proc}/{pid}/fdinfo/{fd}", "rb") as file:
-        return any(line.startswith(b"lock:") and b" FLOCK " in line and b" READ " in line for line in file)
+        for line in file:
+            if line.startswith(b"lock:") and b" FLOCK " in line and b" READ " in line:
+                taker = line.partition(b" READ ")[2].split()[0]
+                return int(taker) if taker.isdigit() else 0
+    return None
 
 
 def all_traces(

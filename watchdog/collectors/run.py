@@ -12,8 +12,9 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from watchdog import contract
 from watchdog.classify.ends import End, ExitRecord
@@ -96,10 +97,14 @@ def read_exit(run: RunFolder) -> ExitRecord | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LastWords:
-    """What a run left of its end: its failure record, where it is one, and the end of its output."""
+    """What a run left of its end: its failure record, where it is one, and the end of its output.
+
+    `told`: the failure record as it stands in the file.
+    """
 
     failure: Failure | None = None
     log: str = ""
+    told: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 def read_last_words(run: RunFolder) -> LastWords:
@@ -107,12 +112,18 @@ def read_last_words(run: RunFolder) -> LastWords:
     log = ""
     with contextlib.suppress(OSError):
         log = tail(run.log, _LOG_END_BYTES)
-    return LastWords(failure=_failure(run), log=log)
+    told = _told(run)
+    return LastWords(failure=None if told is None else _failure(told), log=log, told=told)
 
 
-def _failure(run: RunFolder) -> Failure | None:
-    with contextlib.suppress(OSError, contract.ContractError, KeyError, TypeError, IndexError, AttributeError):
-        record = contract.read_json(run.failure, "failure record")
+def _told(run: RunFolder) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, contract.ContractError):
+        return contract.read_json(run.failure, "failure record")
+    return None
+
+
+def _failure(record: Mapping[str, Any]) -> Failure | None:
+    with contextlib.suppress(KeyError, TypeError, IndexError, AttributeError):
         links = []
         for link in record["chain"][:_LINKS]:
             number = link.get("errno")
@@ -280,6 +291,7 @@ class RunWatch:
             own_pid=me,
             adopters=self._adopters(),
             in_cgroup=grouped,
+            launcher=self._launcher(),
         )
         found = self._with_the_unseen(found, grouped - {process.id.pid for process in table})
         if seen_in_it is None and self.record.cgroup is not None and is_there(self.record.cgroup, self.record.run_id):
@@ -322,6 +334,13 @@ class RunWatch:
             for pid in sorted(hidden - {process.id.pid for process in (*found.ours, *found.unclear)})
         )
         return dataclasses.replace(found, unclear=(*found.unclear, *unseen))
+
+    def _launcher(self) -> int | None:
+        """The pid of the supervisor that launched the run, while that number is nobody else's."""
+        if not self.record.ancestors:
+            return None
+        first = self.record.ancestors[0]
+        return first.pid if is_alive(first) or read_process(first.pid) is None else None
 
     def _adopters(self) -> frozenset[int] | None:
         """Who may have been given the orphans of the run; None for a record that does not say."""

@@ -14,11 +14,13 @@ The allowed transitions stand in transitions.py.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
-from watchdog.core.ending import lost_and_gone, over, postpone, resumed, stopping
+from watchdog.core.ending import lifted_by_its_end, lost_and_gone, over, postpone, resumed, stopping
 from watchdog.core.facts import Known
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request, Seen, Shim
+from watchdog.core.smaller import whole
 from watchdog.core.state import (
     Choose,
     Launch,
@@ -34,7 +36,8 @@ from watchdog.core.state import (
     State,
     Wish,
 )
-from watchdog.core.transitions import EXIT_HOLD, EXIT_OK, TRANSITIONS, leave, to, to_hold
+from watchdog.core.transitions import EXIT_HOLD, EXIT_OK, TRANSITIONS, leave, to, to_hold, wishing
+from watchdog.core.troubled import at_once, away, pauses, troubled
 from watchdog.core.watching import beat_deadline, running
 from watchdog.core.weighing import weighing
 
@@ -49,16 +52,16 @@ def decide(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         run = dataclasses.replace(state.run, grace_from_s=seen.now_s, stale_looks=0, leader_gone_s=None)
         state = dataclasses.replace(state, run=postpone(run, seen, policy))
     if seen.gap and state.phase is Phase.GATING:
-        state = dataclasses.replace(state, since_s=seen.now_s)
+        state = away(dataclasses.replace(state, since_s=seen.now_s), seen.now_s)
     match state.phase:
         case Phase.GATING:
             return _gating(state, seen, policy)
         case Phase.RUNNING:
             return running(state, seen, policy)
         case Phase.STOPPING:
-            return stopping(state, seen, policy)
+            return _asked(state, seen, policy, stopping)
         case Phase.WEIGHING:
-            return weighing(state, seen, policy)
+            return _asked(state, seen, policy, weighing)
         case Phase.BACKOFF:
             return _backoff(state, seen)
         case Phase.HOLD:
@@ -76,16 +79,38 @@ def _afresh(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         f"the failures that were counted ({state.failures} of the trainer's, {state.host_failures} of the host's) are "
         "forgotten: a person begins a new budget"
     )
-    record = Record("budget_reset", words, {"failures": state.failures, "host_failures": state.host_failures})
-    state, plan = decide(dataclasses.replace(state, failures=0, host_failures=0, fault=None), seen, policy)
-    return state, dataclasses.replace(plan, records=(record, *plan.records))
+    records = [Record("budget_reset", words, {"failures": state.failures, "host_failures": state.host_failures})]
+    if state.batch_halvings:
+        records.append(Record(*whole(state.batch_halvings)))
+    fresh = dataclasses.replace(state, failures=0, host_failures=0, fault=None, batch_halvings=0)
+    state, plan = decide(fresh, seen, policy)
+    return state, dataclasses.replace(plan, records=(*records, *plan.records))
+
+
+def _asked(
+    state: State, seen: Seen, policy: Policy, then: Callable[[State, Seen, Policy], tuple[State, Plan]]
+) -> tuple[State, Plan]:
+    """A relaunch that is asked for while a run is ended or weighed: it follows anyway, then without a wait.
+
+    Where a person had the job stopped nothing follows; the socket has said so (listening.py), this is for who was
+    quicker than the view that it goes by.
+    """
+    if seen.request is not Request.RELAUNCH:
+        return then(state, seen, policy)
+    if state.wish is Wish.RUN:
+        return then(dataclasses.replace(state, relaunch_asked=True), seen, policy)
+    state, plan = then(state, dataclasses.replace(seen, request=None), policy)
+    words = "a request to relaunch was dropped: the job is being stopped, as a person asked before; then: watchdog run"
+    return state, dataclasses.replace(plan, records=(*plan.records, Record("request_dropped", words)))
 
 
 def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if seen.request in (Request.DRAIN, Request.STOP):
         return leave(state, seen, "nothing was running")
     if seen.trouble is not None:
-        return to_hold(state, seen, policy, f"run could not be started: {seen.trouble.words}")
+        return troubled(state, seen, policy)
+    if seen.request is Request.RELAUNCH:
+        state = at_once(state, seen.now_s)
     actions: tuple[Quarantine, ...] = ()
     checkpoint = None
     if policy.level == 2:
@@ -113,17 +138,21 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             return state, Plan(rule="pruning")  # also with open gates: a launch waits for the deletion under way
         return dataclasses.replace(state, pruning=Room.TRIED, since_s=seen.now_s), Plan(rule="was pruned")
     closed = [gate for gate in seen.gates if not gate.open]
+    if hopeless := [gate.words for gate in closed if gate.hopeless]:  # to wait for it would be to wait for nothing
+        return to_hold(state, seen, policy, "; ".join(hopeless))
     # Nothing is deleted for a launch that something else prevents.
     curable = all(gate.short or gate.full for gate in closed)
     if policy.prunes and state.pruning is Room.UNTRIED and curable and any(gate.full for gate in closed):
         return dataclasses.replace(state, pruning=Room.UNDER_WAY), Plan(rule="prune", actions=(Prune(),))
-    if closed and state.room is Room.UNTRIED and all(gate.short for gate in closed):
+    if policy.reclaims and closed and state.room is Room.UNTRIED and all(gate.short for gate in closed):
         return dataclasses.replace(state, room=Room.UNDER_WAY), Plan(rule="make room", actions=(MakeRoom(),))
     if closed or not seen.gates:
         words = "; ".join(gate.words for gate in closed) or "the gates have not been looked at"
         if seen.now_s - state.since_s >= policy.gate_wait_s:
             return to_hold(state, seen, policy, f"a gate stayed closed for {policy.gate_wait_s:g} s: {words}")
         return state, Plan(rule="gate closed")
+    if pauses(state, seen.now_s):
+        return state, Plan(rule="pausing after a launch that came to nothing")
     return state, Plan(rule="launch", actions=(*actions, Launch(checkpoint)))
 
 
@@ -131,7 +160,7 @@ def launched(state: State, run: RunState, now_s: float) -> State:
     """The state after the executor has launched what `_gating` planned."""
     assert state.phase is Phase.GATING
     assert state.run is None
-    untried = dataclasses.replace(state, room=Room.UNTRIED, pruning=Room.UNTRIED)
+    untried = dataclasses.replace(state, room=Room.UNTRIED, pruning=Room.UNTRIED, troubled=None)
     return dataclasses.replace(untried, phase=Phase.RUNNING, since_s=now_s, run=run)
 
 
@@ -149,15 +178,23 @@ def _backoff(state: State, seen: Seen) -> tuple[State, Plan]:
 
 def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     run = state.run
+    if seen.request in (Request.DRAIN, Request.STOP):
+        state = wishing(state)  # also should the hold lift itself in this very turn
     cleared = None if run is None else dataclasses.replace(run, cleared=True)
     if cleared is not None and seen.request is Request.RELAUNCH and lost_and_gone(cleared, seen):
         # Only suspects were left, and a person who has looked at them asks to go on.
         lifted = Record("lifted", "a person says that nothing of the run is left, and lifts the hold")
-        free = dataclasses.replace(state, hold=None, failures=0, host_failures=0, fault=None)
+        free = dataclasses.replace(state, hold=None, until_gone=None, failures=0, host_failures=0, fault=None)
         state, plan = over(free, seen, None)
         return state, dataclasses.replace(plan, records=(lifted, *plan.records))
     if run is not None and (seen.shim in (Shim.ENDED, Shim.NEVER) or lost_and_gone(run, seen)):
+        if seen.end_awaited:  # bounded by who reads, and the words of an end are not to be guessed at
+            return state, Plan(rule="hearing its end")
         after, plan = over(state, seen, seen.beat.value if isinstance(seen.beat, Known) else None)
+        if state.until_gone is not None:
+            free = dataclasses.replace(after, hold=None, until_gone=None)
+            records = (*plan.records, lifted_by_its_end(state, seen))
+            return free, dataclasses.replace(plan, rule="lifted by its end", records=records)
         assert after.ended is not None
         cause = after.ended.cause.value
         data = {"run_id": after.ended.run_id, "cause": cause, "failures": state.failures}
@@ -165,7 +202,14 @@ def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         weighed = Record("run_weighed", "it ended at last; the hold stays", data)
         after = dataclasses.replace(after, ended=None, phase=Phase.HOLD)
         return after, dataclasses.replace(plan, records=(*plan.records, weighed))
-    if seen.request in (Request.DRAIN, Request.STOP) or policy.leave_on_hold or state.wish is Wish.LEAVE:
+    goes_on = state.wish is Wish.RUN or state.ended is not None  # what ended is weighed, whoever leaves then
+    if run is None and state.until_gone is not None and goes_on and seen.request is not Request.RELAUNCH:
+        # It ended while nobody of us was there: with the host, or between its end and the record of this.
+        lifted = lifted_by_its_end(state, seen)
+        after = to(state, Phase.GATING if state.ended is None else Phase.WEIGHING, seen)
+        after = dataclasses.replace(after, hold=None, until_gone=None)
+        return after, Plan(rule="lifted by its end", records=(lifted,), actions=(Choose(),))
+    if policy.leave_on_hold or state.wish is Wish.LEAVE:
         return to(state, Phase.LEFT, seen), Plan(rule="leave on hold", actions=(Leave(EXIT_HOLD),))
     if seen.request is Request.RELAUNCH and state.run is None:
         record = Record("lifted", "the hold is lifted by a person")

@@ -27,10 +27,14 @@ from watchdog.core.state import (
     Terminate,
     TerminateRest,
 )
+from watchdog.core.symptoms import faking
 from watchdog.core.transitions import HOLD_AT_ONCE, to, to_hold, wishing
 
 # How long a TERM may wait for the stacks of the run. Whoever cannot answer is not waited for: most take a tenth of it.
 STACKS_S = 1.5
+# Late and alive so often within so long: then so much time is added before it is judged again. What is kept bounds the
+# state; 3 at once and 12 an hour bound the records.
+FLAPS, FLAPS_WITHIN_S, FLAP_QUIET_S, FLAPS_KEPT = 3, 3600.0, 300.0, 20
 
 
 def to_stop(
@@ -44,6 +48,7 @@ def to_stop(
     kill_now: bool = False,
     look_again: bool = False,
     rest: bool = False,
+    fakes: str = "",
 ) -> tuple[State, Plan]:
     run = state.run
     assert run is not None
@@ -60,6 +65,8 @@ def to_stop(
         killing=kill_now,
         rest_asked=rest,
         asked_of=_beating(beat),
+        faking=fakes,
+        judged_s=seen.judged_s,
     )
     # First: a batch that is cut by a power failure must not lose this one.
     records = [refusal(run)] if cause in REFUSED else []
@@ -83,7 +90,7 @@ def to_stop(
     seq = beat.beat.seq if beat is not None and look_again else None
     ask = Terminate(target, only_if_seq=seq, look_again=look_again)
     action: Kill | KeepStacks | Terminate | TerminateRest = ask
-    if look_again:  # a stall: where it stands is kept first
+    if look_again or fakes:  # a stall: where it stands is kept first
         stop = dataclasses.replace(stop, held=ask, held_until_s=seen.now_s + STACKS_S)
         action = KeepStacks(target)
     if kill_now or rest:
@@ -100,13 +107,33 @@ def _beating(beat: BeatSeen | None) -> ProcessId | None:
     return ProcessId(beat.beat.pid, beat.beat.start_ticks) if beat is not None and beat.alive else None
 
 
-def resumed(state: State, now_s: float) -> State:
-    """The state when the last look before a stop found a new beat: nothing was done, the run goes on."""
+def resumed(state: State, now_s: float, *, flap: bool = True) -> State:
+    """The state when the last look before a stop found a new beat: nothing was done, the run goes on.
+
+    One that is late and goes on again and again (`flap`) is given more time from the third one within an hour on: each
+    costs records and the stacks of the run, and it has shown three times that it lives.
+    """
     run = state.run
     assert state.phase is Phase.STOPPING
     assert run is not None
-    run = dataclasses.replace(run, stop=None, stale_looks=0, grace_from_s=now_s)
+    flaps = tuple(each for each in run.flaps if now_s - each < FLAPS_WITHIN_S)
+    flaps = (*flaps, now_s)[-FLAPS_KEPT:] if flap else flaps
+    run = dataclasses.replace(run, stop=None, stale_looks=0, faking_look_s=None, grace_from_s=now_s, flaps=flaps)
+    if flap and len(flaps) >= FLAPS:
+        run = dataclasses.replace(run, grace_from_s=now_s + FLAP_QUIET_S)
     return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, run=run)
+
+
+def flapping(state: State) -> Record | None:
+    """What a person should hear when a run begins to flap; None before, and after that was told."""
+    run = state.run
+    if run is None or len(run.flaps) != FLAPS:
+        return None
+    words = (
+        f"run {run.number} was late and went on at the last look {FLAPS} times within an hour: from now on it is given "
+        f"{FLAP_QUIET_S / 60:g} min more each time; its deadline is too short for it: raise it in [deadlines]"
+    )
+    return Record("run_flaps", words, {"run_id": run.run_id, "flaps": FLAPS})
 
 
 def postpone(run: RunState, seen: Seen, policy: Policy) -> RunState:
@@ -165,8 +192,18 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             return to_stop(state, seen, policy, Cause.DRAINED, asked_words("stop", run), beat=beat)
         if seen.request is Request.RELAUNCH:
             return to_stop(state, seen, policy, Cause.STOPPED, asked_words("relaunch", run), beat=beat)
-        if not seen.stacks_over and not seen.gap and seen.now_s < stop.held_until_s:
+        if seen.gap:
+            # Facts afresh, and every grace anew: it may have been frozen as we were, and nothing was done to it yet.
+            words = "we were away before it was asked to end: nothing was done, and its silence is judged anew"
+            return resumed(state, seen.now_s, flap=False), Plan(
+                rule="goes on after a gap", records=(Record("run_goes_on", words),)
+            )
+        unjudged = bool(stop.faking) and seen.judged_s <= stop.judged_s
+        if (unjudged or not seen.stacks_over) and seen.now_s < stop.held_until_s:
             return state, Plan(rule="keeping its stacks")
+        if stop.faking and (unjudged or faking(run, seen, (stop.faking,)) is None):
+            words = f"at the last look before the stop {stop.faking} did not stand any more: nothing was done"
+            return resumed(state, seen.now_s), Plan(rule="goes on", records=(Record("run_goes_on", words),))
         kill_from = seen.now_s + policy.grace_for(stop.cause)  # the grace begins with the TERM
         sent = dataclasses.replace(stop, held=None, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
         run = dataclasses.replace(run, stop=sent)
@@ -202,7 +239,8 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return dataclasses.replace(state, run=dataclasses.replace(run, stop=stop)), Plan(rule="kill", actions=(Kill(),))
     if seen.now_s < stop.give_up_s:
         return state, Plan(rule="kill", actions=(Kill(),))
-    return to_hold(state, seen, policy, _why_it_lives(run, seen))
+    words = f"{_why_it_lives(run, seen)}; this hold ends with it"
+    return to_hold(state, seen, policy, words, until_gone=run.run_id)
 
 
 def _saving_until_s(stop: Stop, beat: BeatSeen, policy: Policy) -> float:
@@ -223,6 +261,20 @@ def lost_and_gone(run: RunState, seen: Seen) -> bool:
     """The shim was killed, and every cross-check, or a person, says that nothing of its run is left."""
     clear = run.cleared or not seen.unclear
     return seen.shim is Shim.LOST and not seen.members and clear and seen.run_lock_free is True
+
+
+def lifted_by_its_end(state: State, seen: Seen) -> Record:
+    """A hold that was for a run that would not end has lost its reason; what was counted before stays counted."""
+    lost = seen.shim is Shim.LOST
+    held_s = max(0.0, seen.now_s - state.since_s)
+    data = {"by": "end", "run_id": state.until_gone, "reason": state.hold, "held_s": held_s}
+    data["proof"] = "its end is recorded" if state.run is None else _proof(lost)
+    words = f"run {state.until_gone} is gone ({data['proof']}), and the hold was for nothing else: it lifts itself"
+    return Record("lifted", words, data)
+
+
+def _proof(lost: bool) -> str:
+    return "nothing carries its marks, its lock is free" if lost else "shim ended"
 
 
 def _why_it_lives(run: RunState, seen: Seen) -> str:
@@ -287,11 +339,11 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         fault=end.fault,
     )
     at = f" at step {step}" if step is not None else ""
-    proof = "shim ended" if seen.shim is not Shim.LOST else "nothing carries its marks, its lock is free"
+    proof = _proof(seen.shim is Shim.LOST)
     record = Record(
         "run_ended",
         f"run {run.number} {words}{at}; {proof}: nothing of it lives",
-        dataclasses.asdict(ended) | {"cause": cause.value, "died_wall_s": end.died_wall_s},
+        {**end.left, **dataclasses.asdict(ended), "cause": cause.value, "died_wall_s": end.died_wall_s},
     )
     state = dataclasses.replace(to(state, Phase.WEIGHING, seen), run=None, ended=ended)
     records = (refusal(run), record) if (unproven or wrong is not None) and not told else (record,)

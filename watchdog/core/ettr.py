@@ -35,7 +35,9 @@ class Part(enum.Enum):
 
 
 LOST = tuple(part for part in Part if part is not Part.RUN)
-_DOWN = tuple(part for part in LOST if part not in (Part.START, Part.REPLAY))
+DOWN = tuple(part for part in LOST if part not in (Part.START, Part.REPLAY))
+# Nothing trains in these, whoever looks after the job, or nobody: they last until the next record.
+_WAITING = frozenset({Part.STOP, Part.PROOF, Part.WAIT, Part.RECLAIM, Part.HOLD, Part.AWAY})
 _REQUESTED = (Cause.DRAINED.value, Cause.STOPPED.value)
 _NO_FAILURE = tuple(cause.value for cause in Cause if not cause.is_failure)
 _NOT_RESTORED = (Cause.WRONG_RESTORE.value, Cause.FRESH_START.value, Cause.NOT_ACKNOWLEDGED.value)
@@ -70,6 +72,7 @@ class Span:
         self.noticed_s = noticed_s
         self.recovered_s: float | None = None
         self.outcome = "open"
+        self.last_step: int | None = None  # the highest of the runs that ended in it: what is beyond is no replay of it
         self.lost: dict[Part, float] = {}
         self.unknown: list[str] = []
 
@@ -98,10 +101,13 @@ class Account:
         self.first_launch_s: float | None = None
         self._idle_s = 0.0
         self.baseline_step = 0
-        self.high_step: int | None = None  # the highest step that was ever trained
+        self.high_step: int | None = None  # the highest step that was ever trained, on the line that is gone on from
         self.run_id: str | None = None
         self.resume_step: int | None = None
         self.stepped = False
+        self._runs: set[str] = set()
+        self._left: frozenset[str] = frozenset()  # runs from before the newest branch: what they do beyond it is gone
+        self._branch_step = 0
         self._loading = Part.LOAD
         self.step_s: float | None = None
         self.saving_s = 0.0
@@ -117,6 +123,20 @@ class Account:
         else:
             passed_s = wall_s - last.wall_s
         return self.now_s + (passed_s if 0 < passed_s < math.inf else 0.0)
+
+    def until_s(self, now_wall_s: float, *, supervised: bool = False) -> float:
+        """Up to when a reader of the ledger counts: now while the job waits for somebody, else the last record.
+
+        `supervised`: somebody lives who would have recorded it, had what goes on come to its end.
+        """
+        goes_on = self.part in _WAITING or (supervised and self.part is not None)
+        return self.later_s(now_wall_s, None, None) if goes_on else self.now_s
+
+    @property
+    def replay_to(self) -> int | None:
+        """The step that a run has to pass: first the last one of the runs that ended in the incident, then all."""
+        last_step = None if self.span is None else self.span.last_step
+        return self.high_step if last_step is None or self.high_step is None else min(last_step, self.high_step)
 
     def _ago(self, event: Event, monotonic_s: float | None, wall_s: float | None = None) -> float | None:
         """When something was made of which the event tells; never before what was already accounted for."""
@@ -212,8 +232,9 @@ class Account:
                 self._stepped(event, step_in(data))
             case "run_caught_up":
                 if data.get("run_id") == self.run_id and self.part is Part.REPLAY:
-                    self._to(Part.RUN, self._ago(event, number_in(data, "made_s")))
-                    self._close()
+                    self._passed(step_in(data), self._ago(event, number_in(data, "made_s")))
+            case "branched":
+                self._branched(step_in(data))
             case "checkpoint_verified":
                 self._verified(event)
             case "step_time":
@@ -229,6 +250,7 @@ class Account:
             case "supervisor_leaving":
                 if self.part not in (None, Part.HOLD):
                     self._to(Part.AWAY)
+                    self._given_up()
             case "supervisor_started":
                 if self.part in (Part.STOP, Part.PROOF, Part.WAIT, Part.RECLAIM, Part.AWAY):
                     self._to(Part.AWAY, self.before_s)  # whoever was there before recorded nothing after that
@@ -257,6 +279,7 @@ class Account:
             self.first_launch_s = self.now_s
             self.baseline_step = max(0, step_in(data, "baseline_step") or 0)
         self.run_id = str(data.get("run_id"))
+        self._runs.add(self.run_id)
         self.resume_step = step_in(data, "resume_step")
         self.stepped = False
 
@@ -267,6 +290,7 @@ class Account:
         if event.data.get("cause") not in _REQUESTED:
             self._sign(self._alive_s(event))
         self._to(Part.STOP)
+        self._end_of_replay()  # what is left of it is repeated because a person wished it
 
     def _alive_s(self, event: Event) -> float | None:
         """When the run that is stopped now was well for the last time; None where no record tells."""
@@ -310,16 +334,54 @@ class Account:
             self._to(Part.PROOF, died_s if died_s is not None and died_s > self._mark_s else None)
         elif cause in _NO_FAILURE and cause != Cause.FINISHED.value:
             self._to(Part.PROOF, died_s)
+            self._end_of_replay()
         else:
             self._sign(died_s, sure=cause != Cause.FINISHED.value)
             self._to(Part.PROOF)
-        self.high_step = self.high_step if step is None else max(step, self.high_step or 0)
+        if step is not None:
+            if self.span is not None:
+                self.span.last_step = max(step, self.span.last_step or 0)
+            self._trained(step, data.get("run_id"))
         self.run_id, self.stepped = None, False
+
+    def _trained(self, step: int, run_id: object) -> None:
+        if run_id in self._left and step > self._branch_step:
+            return  # on a branch that was left: nobody will train it again
+        self.high_step = max(step, self.high_step or 0)
+
+    def _branched(self, step: int | None) -> None:
+        """A person went back: what was trained beyond that step is not repeated, it is something else now."""
+        if step is None:
+            return
+        self._left, self._branch_step = frozenset(self._runs), step
+        if self.high_step is not None:
+            self.high_step = min(step, self.high_step)
+
+    def _end_of_replay(self) -> None:
+        if self.span is not None and self.span.recovered_s is not None:
+            self._close()
+
+    def _given_up(self) -> None:
+        """A person had the job stopped. What nobody has judged yet is judged first."""
+        self._end_of_replay()
+        if self.span is not None and self.span.number is not None:
+            self._close("stopped")
+
+    def _passed(self, step: int | None, at_s: float | None) -> None:
+        """The run that repeats is at this step."""
+        if step is None or self.high_step is None or step > self.high_step:
+            self._to(Part.RUN, at_s)
+            self._close()
+        elif self.replay_to is not None and step > self.replay_to:
+            self._to(Part.REPLAY, at_s)
+            self._close()
 
     def _weighed(self, data: Mapping[str, Any]) -> None:
         if self.span is not None and self.span.number is None:
             if is_failure(data.get("cause")):
                 self._confirm()
+                if self.part is Part.AWAY:
+                    self._given_up()
             else:
                 self.span = None
         wait_s = number_in(data, "wait_s")
@@ -337,7 +399,7 @@ class Account:
         if self.span is not None:
             self.span.recovered_s = self._mark_s
             self.span.outcome = "recovered"
-            if not again:
+            if not again or (step is not None and self.replay_to is not None and step > self.replay_to):
                 self._close()
 
     def _verified(self, event: Event) -> None:
@@ -346,10 +408,9 @@ class Account:
             return
         if event.data.get("run_id") == self.run_id and step > (self.resume_step or 0):
             self._stepped(event, step)  # a ledger without a record of the first step
-            if self.part is Part.REPLAY and self.high_step is not None and step > self.high_step:
-                self._to(Part.RUN)
-                self._close()
-        self.high_step = max(step, self.high_step or 0)
+            if self.part is Part.REPLAY:
+                self._passed(step, None)
+        self._trained(step, event.data.get("run_id"))
 
     def _hold(self) -> None:
         self._to(Part.HOLD if self.part is not None else None)
@@ -395,6 +456,8 @@ def ettr(account: Account, *, now_s: float, newest_step: int | None, step_s: flo
         why = "no new step is in a verified checkpoint yet"
     elif step_s is None:
         why = "how long a step takes is not known yet"
+        if account.part is None:
+            why = "the job was over before two of its steps were seen, so how long one takes is not known"
     elif wall_s <= 0:
         why = "no time has passed"
     else:
@@ -405,7 +468,7 @@ def ettr(account: Account, *, now_s: float, newest_step: int | None, step_s: flo
         wall_s=wall_s,
         committed_steps=steps,
         step_s=step_s,
-        down_s=sum(lost.get(part, 0.0) for part in _DOWN),
+        down_s=sum(lost.get(part, 0.0) for part in DOWN),
         lost_s={part.value: lost.get(part, 0.0) for part in LOST},
         saving_s=account.saving_s,
         incident=account.span.number if account.span is not None else None,
@@ -426,11 +489,11 @@ def ettr_fields(value: Ettr | None) -> dict[str, Any]:
     }
 
 
-def ettr_of_ledger(events: Iterable[Event], newest_step: int | None, now_wall_s: float) -> Ettr | None:
-    """Where nobody supervises: up to now while the job waits for somebody, else up to the last record."""
+def ettr_of_ledger(
+    events: Iterable[Event], newest_step: int | None, now_wall_s: float, *, supervised: bool = False
+) -> Ettr | None:
+    """For a reader of the ledger: see `Account.until_s`."""
     account = Account()
     for event in events:
         account.add(event)
-    waits = account.part in (Part.HOLD, Part.AWAY)
-    now_s = account.later_s(now_wall_s, None, None) if waits else account.now_s
-    return ettr(account, now_s=now_s, newest_step=newest_step)
+    return ettr(account, now_s=account.until_s(now_wall_s, supervised=supervised), newest_step=newest_step)

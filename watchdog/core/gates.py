@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from watchdog.core.facts import Absent, Disk, Fact, Known, Memory, Unknown
 from watchdog.core.figures import gib
+from watchdog.core.memoryneed import Learned
 from watchdog.core.seen import Gate
 
 
-def memory_gate(memory: Fact[Memory], need_bytes: int, *, tried: str = "", wsl: bool = False) -> Gate:
-    """Host memory for the job's stated need. `tried`: what came of making room, for a gate that stays closed."""
+def memory_gate(
+    memory: Fact[Memory], need_bytes: int, *, learned: Learned | None = None, tried: str = "", wsl: bool = False
+) -> Gate:
+    """Host memory for the job's need. `learned`: it is one that followed from its last run, and not the stated one.
+
+    `tried`: what came of making room, for a gate that stays closed.
+    """
     match memory:
         case Known(value):
             available = value.available_bytes
+            if learned is not None:
+                return _learned_gate(value, learned, tried=tried, wsl=wsl)
             sign = "≥" if available >= need_bytes else "<"
             words = f"memory {gib(available)} {sign} {gib(need_bytes)} GiB"
             if available < need_bytes:
@@ -20,6 +28,29 @@ def memory_gate(memory: Fact[Memory], need_bytes: int, *, tried: str = "", wsl: 
             return Gate(name="memory", open=available >= need_bytes, words=words, short=available < need_bytes)
         case Unknown(why) | Absent(why):
             return Gate(name="memory", open=False, words=f"memory cannot be read: {why}")
+
+
+def _learned_gate(memory: Memory, learned: Learned, *, tried: str, wsl: bool) -> Gate:
+    need_bytes, available = learned.need_bytes, memory.available_bytes
+    if available >= need_bytes:
+        words = f"memory {gib(available)} ≥ {gib(need_bytes)} GiB ({learned.words})"
+        return Gate(name="memory", open=True, words=words)
+    raise_it = "raise memory= in .wslconfig and then, in Windows, wsl --shutdown, " if wsl else ""
+    most, of_whom = memory.total_bytes, "this host has"
+    tightest = min(memory.limits, key=lambda limit: limit.limit_bytes, default=None)
+    if tightest is not None and tightest.limit_bytes < most:
+        most, of_whom = tightest.limit_bytes, f"the limit of cgroup {tightest.cgroup} is"
+        raise_it = "raise that limit, "
+    if need_bytes > most:
+        words = (
+            f"memory: the job needs {gib(need_bytes)} GiB ({learned.words}; a margin is added), and {of_whom} "
+            f"{gib(most)} in all: {raise_it}{'or ' if raise_it else ''}make the job smaller, then watchdog relaunch"
+        )
+        return Gate(name="memory", open=False, words=words, hopeless=True)
+    raise_it = "" if not wsl else raise_it
+    words = f"memory {gib(available)} < {gib(need_bytes)} GiB ({learned.words}; free host memory, {raise_it}"
+    words += "or make the job smaller and watchdog relaunch --force)" + (f"; {tried}" if tried else "")
+    return Gate(name="memory", open=False, words=words, short=True)
 
 
 def disk_gate(disk: Fact[Disk], need_bytes: int, *, tried: str = "") -> Gate:

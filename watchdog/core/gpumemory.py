@@ -92,10 +92,12 @@ class GpuMemory:
     run_id: str | None = None
     stays: Mapping[str, Stay] = dataclasses.field(default_factory=dict)
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    bases: Mapping[str, int] = dataclasses.field(default_factory=dict)  # in use before the run that took the need
     command: str | None = None
     doubts: Mapping[str, Doubt] = dataclasses.field(default_factory=dict)  # EVERY: of all devices
     measured: Mapping[str, Measured] = dataclasses.field(default_factory=dict)
     over_seq: int = -1
+    outgrown: str | None = None  # a run after which the batch was made smaller: what it took is no need of the next one
 
     def doubt(self, uuid: str) -> Doubt | None:
         """The newest that no measurement has settled since."""
@@ -130,17 +132,22 @@ def after(memory: GpuMemory, kind: str, data: Mapping[str, Any], seq: int, sente
     match kind:
         case "gpu_memory":
             stays = _stays(data["devices"])
-            needs = dict(memory.needs)
-            for uuid, stay in stays.items():
-                needs[uuid] = max(needs.get(uuid, 0), stay.added_bytes or 0)
-            return dataclasses.replace(memory, run_id=str(data["run_id"]), stays=stays, needs=needs)
+            needs, bases = dict(memory.needs), dict(memory.bases)
+            for uuid, stay in stays.items() if data["run_id"] != memory.outgrown else ():
+                added = stay.added_bytes or 0
+                if added > needs.get(uuid, 0) and stay.before_bytes is not None:
+                    bases[uuid] = stay.before_bytes
+                needs[uuid] = max(needs.get(uuid, 0), added)
+            return dataclasses.replace(memory, run_id=str(data["run_id"]), stays=stays, needs=needs, bases=bases)
         case "run_launching":
             if data.get("command_sha256") != memory.command:
-                memory = dataclasses.replace(memory, command=data.get("command_sha256"), needs={})
+                memory = dataclasses.replace(memory, command=data.get("command_sha256"), needs={}, bases={})
             stays = _stays(data.get("device_memory") or {})
             return dataclasses.replace(memory, run_id=str(data["run_id"]), stays=stays)
         case "archived":
-            return dataclasses.replace(memory, needs={})
+            return dataclasses.replace(memory, needs={}, bases={})
+        case "batch_shrunk":  # the last word on what that run took comes later
+            return dataclasses.replace(memory, needs={}, bases={}, outgrown=str(data.get("run_id")))
         case "run_ended":
             memory = dataclasses.replace(memory, over_seq=seq)
             return _doubted(memory, EVERY, seq, sentence) if _of_a_device(data.get("cause")) else memory

@@ -115,7 +115,8 @@ def prove(
                 return back
             said, unowned = back
             proven.append(said)
-        short = _short(device, used, stay, need)
+        before = None if stay is None else stay.before_bytes
+        short = _short(device, used, memory.bases.get(device.uuid, before), need)
         if short:
             return _closed(device, short)
         if device.total_bytes is not None:
@@ -137,7 +138,7 @@ def foretold(memory: GpuMemory, run_id: str | None) -> dict[str, str]:
         if added and added >= NOISE_BYTES:
             parts.append(f"{gib(GIVEN_BACK * added)} of the {gib(added)} GiB given back")
         if need:
-            parts.append(f"{gib(need + MARGIN_BYTES)} GiB free, or what the last run began with")
+            parts.append(f"{gib(need + MARGIN_BYTES)} GiB free, or what the run that took it began with")
         if doubt is not None:
             parts.append(f"measured ({doubt.words})")
         if parts:
@@ -173,8 +174,12 @@ def _given_back(device: DeviceNow, used: int, stay: Stay, *, waited_s: float) ->
     return _closed(device, f"{back}; {gib(kept)} GiB are nobody's any more: {_restart(device)}")
 
 
-def _short(device: DeviceNow, used: int, stay: Stay | None, need: int) -> str:
-    """Why too little is free for what the job was seen to take; "" where enough is."""
+def _short(device: DeviceNow, used: int, before: int | None, need: int) -> str:
+    """Why too little is free for what the job was seen to take; "" where enough is.
+
+    `before`: what was in use before the run that took so much. Not before the last run: each may begin with a little
+    less than the one before it, and after many such relaunches with much less than was ever enough.
+    """
     if not need:
         return ""
     if device.total_bytes is None:
@@ -182,9 +187,8 @@ def _short(device: DeviceNow, used: int, stay: Stay | None, need: int) -> str:
     free = max(0, device.total_bytes - used)
     if free >= need + MARGIN_BYTES:
         return ""
-    before = None if stay is None else stay.before_bytes
     if before is not None and used - before <= max(NOISE_BYTES, _NEARLY * need):
-        return ""  # as much as the last run had to begin with
+        return ""  # as much as that run had to begin with
     said = f"{gib(free)} GiB free, the job took up to {gib(need)}"
     holders = device.others + device.openers
     if holders:

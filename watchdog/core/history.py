@@ -11,7 +11,10 @@ from watchdog.core.causes import Cause
 from watchdog.core.choice import Known, Line, back_to
 from watchdog.core.deadlines import time_from
 from watchdog.core.gpumemory import GpuMemory, after
+from watchdog.core.memoryneed import HostMemory
+from watchdog.core.memoryneed import after as needing
 from watchdog.core.retention import HIDDEN
+from watchdog.core.smaller import remembered
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,16 +67,22 @@ class History:
     beats: str | None = None  # id of the newest run that was heard
     gpus: frozenset[str] | None = None  # UUIDs of those that runs were seen on; empty: which ones was not told
     gpu: GpuMemory = dataclasses.field(default_factory=GpuMemory)
+    host_memory: HostMemory = dataclasses.field(default_factory=HostMemory)  # of the newest run, and what follows
     stopping: Mapping[str, Any] | None = None  # a stop of the open run that was begun
+    owed: str | None = None  # the run that a person asked to have ended and followed while nobody supervised it
     unweighed: Mapping[str, Any] | None = None
     failures: int = 0  # of the trainer, in a row without progress
     host_failures: int = 0  # of the host, the same
     fault: str | None = None  # what failed last, where and at which step, if it was the program's own error
+    batch_halvings: int = 0  # of the micro-batch, in the newest run or the one after it
     wait: Wait | None = None  # the backoff that was begun and not cut short; it may be over by now
     line: Line = dataclasses.field(default_factory=Line)  # what is gone on from since a person went back to a step
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
     steps_repeated: int = 0
+    pruned: int = 0  # checkpoints that were deleted by us
+    pruned_bytes: int = 0  # what that and the deletion of leftovers gave back
     hold: str | None = None
+    until_gone: str | None = None  # the run whose proven end ends the hold
     hold_seq: int | None = None  # the event that began it
     ordeal: Ordeal | None = None
     blind_seq: int | None = None  # the event with which a blindness began that is not over
@@ -90,10 +99,12 @@ class History:
     newest: Known | None = None  # the newest that was verified and not refused since; of two versions the later one
     newest_wall_s: float | None = None  # when that was
     run_ids: tuple[str, ...] = ()  # all that were ever launched, oldest first
+    ended: frozenset[str] = frozenset()  # those of them whose end is on record
     cleared: str | None = None  # a run whose suspects a person has cleared
     refused_runs: frozenset[str] = frozenset()
     deleting: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by manifest: its digest
     moved: frozenset[str] = frozenset()  # names of the manifests that were moved to quarantine/
+    moving: Mapping[str, float] = dataclasses.field(default_factory=dict)  # begun and not ended: when, wall clock
     last_sentence: str = ""
     last_wall_s: float = 0.0
 
@@ -109,11 +120,13 @@ class History:
 def fold(events: Iterable[Event], history: History | None = None) -> History:
     """Replay events, oldest first. Linear: what grows with the job (the verified checkpoints) is gathered aside."""
     history = History() if history is None else history
-    known, run_ids = dict.fromkeys(history.known), dict.fromkeys(history.run_ids)
+    known, run_ids, ended = dict.fromkeys(history.known), dict.fromkeys(history.run_ids), set(history.ended)
     newest, newest_wall_s = history.newest, history.newest_wall_s
-    deleting, moved = dict(history.deleting), set(history.moved)
+    deleting, moved, moving = dict(history.deleting), set(history.moved), dict(history.moving)
     for event in events:
         history = _after(history, event)
+        if event.kind == "checkpoint_refused" and event.data.get("movable"):
+            moving[str(event.data.get("manifest")).rpartition("/")[2]] = event.wall_s
         if event.kind == "checkpoint_verified":
             entry = _verified(event.data)
             abandoned = history.line.abandons(entry)
@@ -123,14 +136,20 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
         elif event.kind == "checkpoint_refused" and newest is not None and event.data.get("step") == newest.step:
             older = [entry for entry in known if entry.step < newest.step and not history.line.abandons(entry)]
             newest, newest_wall_s = max(reversed(older), key=lambda entry: entry.step, default=None), None
+        elif event.kind == "checkpoint_vanished":
+            if newest is not None and (newest.step, newest.digest) == (event.data["step"], event.data["digest"]):
+                newest, newest_wall_s = _still(event.data.get("still")), None
         elif event.kind == "prune_planned" and event.data.get("digest"):
             deleting[str(event.data.get("name")).removeprefix(HIDDEN)] = str(event.data["digest"])
         elif event.kind == "pruned" and event.data.get("freed_bytes") is not None:
             deleting.pop(str(event.data.get("name")).removeprefix(HIDDEN), None)
         elif event.kind == "checkpoint_moved":
             moved.add(str(event.data.get("place")).rpartition("/")[2])
+            moving.pop(str(event.data.get("manifest")).rpartition("/")[2], None)
         elif event.kind == "run_launching":
             run_ids[str(event.data["run_id"])] = None
+        elif event.kind == "run_ended":
+            ended.add(str(event.data.get("run_id")))
         elif event.kind == "branched":
             newest, newest_wall_s = _verified(event.data), event.wall_s
             words = f"{event.data['by']}: {event.data['why']}"
@@ -139,15 +158,18 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
             known.clear()
             deleting.clear()
             moved.clear()
+            moving.clear()
             newest, newest_wall_s = None, None
     return dataclasses.replace(
         history,
         known=tuple(known),
         run_ids=tuple(run_ids),
+        ended=frozenset(ended),
         newest=newest,
         newest_wall_s=newest_wall_s,
         deleting=deleting,
         moved=frozenset(moved),
+        moving=moving,
     )
 
 
@@ -158,6 +180,7 @@ _OF_THE_HOST = frozenset(
         "finding_over",
         "uses_gpu",
         "gpu_memory",
+        "host_memory",
         "device_probing",
         "device_probed",
         "notifying",
@@ -172,6 +195,7 @@ _OF_THE_HOST = frozenset(
         "prune_planned",
         "pruned",
         "stacks_kept",
+        "verdict_changed",
     }
 )
 _BLIND = "blind"  # the check of that name
@@ -183,13 +207,22 @@ def _verified(data: Mapping[str, Any]) -> Known:
     return Known(step=int(data["step"]), digest=str(data["digest"]), run_id=None if run_id is None else str(run_id))
 
 
+def _still(data: object) -> Known | None:
+    """The newest that stands after another one vanished; None for none, and for what cannot be read as one."""
+    if isinstance(data, list) and len(data) == 3 and isinstance(data[0], int) and isinstance(data[1], str):
+        return Known(step=data[0], digest=data[1], run_id=data[2] if isinstance(data[2], str) else None)
+    return None
+
+
 # What each kind must carry to be folded, and what it may carry: name, type, whether it must be there.
 _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
+    "relaunch_asked": (("run_id", str, True),),
     "run_launching": (
         ("number", int, True),
         ("run_id", str, True),
         ("baseline_step", int, True),
         ("device_memory", dict, False),
+        ("batch_halvings", int, False),
     ),
     "run_acknowledged": (("run_id", str, True),),
     "run_beats": (("run_id", str, True),),
@@ -198,6 +231,7 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
     "run_caught_up": (("run_id", str, True), ("step", int, True)),
     "uses_gpu": (("uuids", list, True),),
     "gpu_memory": (("run_id", str, True), ("devices", dict, True)),
+    "host_memory": (("run_id", str, True), ("peak_bytes", int, True), ("before_bytes", int, False)),
     "device_probed": (("device", str, True), ("passed", bool, True)),
     "phase_time": (("run_id", str, True), ("phase", str, True), ("settled", bool, False)),
     "deadline_doubted": (("run_id", str, True), ("phase", str, True), ("step", int, False)),
@@ -228,6 +262,7 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
         ("host_failures", int, False),
         ("fault", str, False),
         ("repeated", int, False),
+        ("batch_halvings", int, False),
     ),
     "run_refused": (("run_id", str, True),),
     "branched": (
@@ -238,7 +273,10 @@ _NEEDS: Mapping[str, tuple[tuple[str, type, bool], ...]] = {
         ("why", str, True),
     ),
     "checkpoint_verified": (("step", int, True), ("digest", str, True), ("run_id", str, False)),
-    "hold": (("reason", str, True),),
+    "pruned": (("freed_bytes", int, False), ("step", int, False)),
+    "checkpoint_vanished": (("step", int, True), ("digest", str, True), ("still", list, False)),
+    "hold": (("reason", str, True), ("until_gone", str, False)),
+    "lifted": (("by", str, False), ("run_id", str, False)),
     "notifying": (("event", str, True), ("episode", str, True), ("attempt", int, True)),
     "notified": (("event", str, True), ("episode", str, True), ("attempt", int, True), ("outcome", str, True)),
 }
@@ -274,7 +312,11 @@ def _ordeal(history: History, event: Event, words: str, step: int | None = None)
 def _after(history: History, event: Event) -> History:
     data = event.data
     gpu = after(history.gpu, event.kind, data, event.seq, event.sentence)
-    changes: dict[str, Any] = {"last_wall_s": event.wall_s, "gpu": gpu}
+    halvings = remembered(history.batch_halvings, event.kind, data)
+    changes: dict[str, Any] = {"last_wall_s": event.wall_s, "gpu": gpu, "batch_halvings": halvings}
+    changes["host_memory"] = needing(history.host_memory, event.kind, data)
+    if halvings > history.batch_halvings:  # its steps will take longer than those that were learned from
+        changes |= {"phase_times_s": {}, "doubted": {}}
     if event.kind not in _OF_THE_HOST:
         changes["last_sentence"] = event.sentence
     match event.kind:
@@ -302,16 +344,19 @@ def _after(history: History, event: Event) -> History:
             changes["acknowledged"] = str(data["run_id"])
         case "run_beats":
             changes["beats"] = str(data["run_id"])
+        case "relaunch_asked":
+            changes["owed"] = str(data["run_id"])
         case "uses_gpu":
             changes["gpus"] = (history.gpus or frozenset()) | {str(uuid) for uuid in data["uuids"]}
         case "run_stopping":
             changes["stopping"] = data
         case "run_goes_on":
             changes["stopping"] = None
-        case "signal_sent" | "run_killing":
+        case "signal_sent" | "run_freezing" | "run_killing":
             # A stop that has done something to the run is no matter of opinion any more, whatever beats come after.
-            if history.stopping is not None and (event.kind == "run_killing" or "pid" in data):
-                killing = {"kill_now": True} if event.kind == "run_killing" else {}
+            kills = event.kind != "signal_sent"  # what was stopped for its KILL is killed, by whoever comes next
+            if history.stopping is not None and (kills or "pid" in data):
+                killing = {"kill_now": True} if kills else {}
                 changes["stopping"] = {**history.stopping, "sent": True, **killing}
         case "run_weighed":
             cause = str(data["cause"])
@@ -328,11 +373,15 @@ def _after(history: History, event: Event) -> History:
                 ended = history.unweighed or {}
                 words = f"run {ended.get('number', '?')} {ended['words']}" if "words" in ended else event.sentence
                 changes["ordeal"] = _ordeal(history, event, words, ended.get("last_step"))
+        case "pruned" if data.get("freed_bytes") is not None:
+            whole = data.get("step") is not None
+            changes |= {"pruned": history.pruned + whole, "pruned_bytes": history.pruned_bytes + data["freed_bytes"]}
         case "run_refused":
             changes["refused_runs"] = history.refused_runs | {str(data["run_id"])}
         case "hold":
             reason = str(data["reason"])
             changes |= {"hold": reason, "hold_seq": event.seq, "ordeal": _ordeal(history, event, reason)}
+            changes["until_gone"] = data.get("until_gone")
         case "finding" if data.get("check") == _BLIND:
             changes["blind_seq"] = event.seq if history.blind_seq is None else history.blind_seq
         case "finding_over" if data.get("check") == _BLIND:
@@ -357,7 +406,10 @@ def _after(history: History, event: Event) -> History:
             changes["left"] = None
         case "supervisor_leaving":
             changes["left"] = event.sentence
+        case "lifted" if data.get("by") == "end":  # by itself: no person has looked, so what was counted stays
+            changes |= {"hold": None, "hold_seq": None, "until_gone": None}
         case "lifted":
+            changes["until_gone"] = None
             changes |= {"hold": None, "hold_seq": None, "failures": 0, "unweighed": None}
             changes |= {"host_failures": 0, "fault": None, "wait": None}
             changes["cleared"] = str(history.open_run["run_id"]) if history.open_run is not None else None
@@ -380,12 +432,15 @@ def _after(history: History, event: Event) -> History:
                 "fault": None,
                 "hold": None,
                 "hold_seq": None,
+                "until_gone": None,
                 "wait": None,
                 "line": Line(),
                 "ordeal": None,
                 "finished": None,
                 "runs_by_cause": {},
                 "steps_repeated": 0,
+                "pruned": 0,
+                "pruned_bytes": 0,
                 "last_error": None,
                 "unweighed": None,
             }

@@ -67,20 +67,26 @@ def descendants(root: ProcessId, table: Iterable[Process]) -> tuple[Process, ...
 class Traces:
     """What an orphan carries of a run. `run_id` None = its environment has none.
 
-    `readable` False = its environment is empty or cannot be read, and it belongs to our own user.
+    `readable` False = its environment is empty or cannot be read, and it belongs to our own user. `lock_taker`: the pid
+    that took the lock it holds, as the kernel tells it; 0 for one that is gone from this pid namespace.
     """
 
     readable: bool
     run_id: str | None
     holds_run_lock: bool
+    lock_taker: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Orphans:
-    """What is left of a run whose shim was killed: `ours` is proven, `unclear` can be neither proven nor excluded."""
+    """What is left of a run whose shim was killed: `ours` is proven, `unclear` can be neither proven nor excluded.
+
+    `proofs`: by pid, what proves each of `ours`.
+    """
 
     ours: tuple[Process, ...]
     unclear: tuple[Process, ...]
+    proofs: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict, compare=False)
 
 
 def orphans_of(
@@ -95,12 +101,17 @@ def orphans_of(
     own_pid: int,
     adopters: frozenset[int] | None = None,
     in_cgroup: frozenset[int] = frozenset(),
+    launcher: int | None = None,
 ) -> Orphans:
     """Tell the members of a run without its shim; a descendant of a member is a member.
 
-    Proven: seen as a descendant of the shim while it lived; carries the run id; holds the run lock; or became our
+    Proven: seen as a descendant of the shim while it lived; carries the run id; inherited the run lock; or became our
     child (`reparented_to` is our pid, we are a subreaper) without being one that we started; or is in the run's own
-    cgroup and has a parent that orphans of the run can be given to. Unclear: in that cgroup with another parent, for
+    cgroup and has a parent that orphans of the run can be given to.
+    Inherited: it holds a share of the lock that `launcher` took, the supervisor that launched the run, or that somebody
+    took who is gone, and it has a parent that orphans of the run can be given to. Whoever took a share by himself (a
+    backup that locks what it reads) is nobody's ghost.
+    Unclear: holds a share that is not inherited; or is in that cgroup with another parent, for
     somebody may have moved it there; or started
     after the run began, its environment cannot be read or is empty, and its parent is one of `adopters` (None: anybody
     may be): the processes that orphans of the run can be given to. Nobody is unclear when orphans come to us.
@@ -109,20 +120,39 @@ def orphans_of(
     table = [process for process in table if process.living and process.id.pid != own_pid]
     ours: dict[int, Process] = {}
     unclear: dict[int, Process] = {}
+    proofs: dict[int, tuple[str, ...]] = {}
     # Where orphans come to us, whoever is in there and did not come was moved there.
     by_cgroup = in_cgroup - own_children if reparented_to is None else frozenset()
     for process in table:
         if process.id in seen_before:
             ours[process.id.pid] = process
+            proofs[process.id.pid] = ("seen below its shim",)
             continue
         trace = traces.get(process.id)
         if process.id.start_ticks < started_ticks or trace is None:
             continue
         adopted = reparented_to is not None and process.ppid == reparented_to and process.id.pid not in own_children
         grouped = process.id.pid in by_cgroup and adopters is not None and process.ppid in adopters
-        if trace.run_id == run_id or trace.holds_run_lock or adopted or grouped:
+        orphaned = adopters is not None and process.ppid in adopters
+        by_launcher = launcher is not None and trace.lock_taker == launcher != process.id.pid
+        inherited = trace.holds_run_lock and (by_launcher or (trace.lock_taker == 0 and orphaned))
+        taker = "that its launcher took" if trace.lock_taker else "whose taker is gone; was orphaned as its own are"
+        proof = tuple(
+            words
+            for holds, words in (
+                (trace.run_id == run_id, "carries its run id"),
+                (inherited, f"started after it and holds the share of its run lock {taker}"),
+                (adopted, "came to us as its orphans do"),
+                (grouped, "is in its cgroup, and was orphaned as its own are"),
+            )
+            if holds
+        )
+        if proof:
             ours[process.id.pid] = process
-        elif not trace.readable and reparented_to is None and (adopters is None or process.ppid in adopters):
+            proofs[process.id.pid] = proof
+        elif reparented_to is None and (
+            trace.holds_run_lock or (not trace.readable and (adopters is None or orphaned))
+        ):
             unclear[process.id.pid] = process
     grew = True
     while grew:
@@ -130,8 +160,10 @@ def orphans_of(
         for process in table:
             if process.ppid in ours and process.id.pid not in ours and process.id.start_ticks >= started_ticks:
                 ours[process.id.pid] = process
+                proofs[process.id.pid] = (f"child of pid {process.ppid}",)
                 grew = True
     for process in table:
         if process.id.pid in by_cgroup and process.id.start_ticks >= started_ticks:
             unclear[process.id.pid] = process
-    return Orphans(ours=tuple(ours.values()), unclear=tuple(p for pid, p in unclear.items() if pid not in ours))
+    doubtful = tuple(process for pid, process in unclear.items() if pid not in ours)
+    return Orphans(ours=tuple(ours.values()), unclear=doubtful, proofs=proofs)

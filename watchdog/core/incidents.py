@@ -7,16 +7,17 @@ masked: an autopsy is made to be pasted. Refuses to know what no record tells: t
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
-from watchdog.core.ettr import LOST, Account, Span, step_in
+from watchdog.core.autopsy import TEXT_MOST, Evidence, Incident, Moment, RunEnd, lines_of, shown
+from watchdog.core.ettr import LOST, Account, Span, number_in, step_in
 from watchdog.core.history import Event
-from watchdog.masking import mask_command, mask_text
+from watchdog.masking import mask_command
 
-_MOMENTS, _EVIDENCE_LINES, _TEXT = 120, 40, 2000
-_QUIET = frozenset({"uses_gpu", "gpu_memory", "step_time", "run_beats", "run_weighed", "notifying", "notified"})
+_MOMENTS = 120
+_ENDS = 10  # of so many at each end of a row of runs the evidence is told
+_QUIET = frozenset({"uses_gpu", "gpu_memory", "host_memory", "step_time", "run_beats", "notifying", "notified"})
 _ACTING = frozenset(
     {
         "run_stopping",
@@ -26,18 +27,23 @@ _ACTING = frozenset(
         "reclaiming",
         "prune_planned",
         "run_launching",
+        "run_weighed",
         "lifted",
     }
-    | {"device_probing", "branched", "budget_reset", "wait_cut"}
+    | {"device_probing", "branched", "budget_reset", "wait_cut", "batch_shrunk", "batch_whole"}
 )
 _PROVING = frozenset(
     {"run_ended", "run_killed", "reclaimed", "pruned", "checkpoint_moved", "checkpoint_verified", "run_acknowledged"}
     | {"run_steps", "run_recovered", "run_caught_up", "device_probed"}
 )
+T = TypeVar("T")
+_WISHED = ("drained", "stopped")  # causes: a person wished it, so it is no failure that explains anything
+_UNDERSTOOD_BY_NOBODY = ("exited", "unknown")
 # What a record of an end may carry of its evidence, and what a person calls it.
 _EVIDENCE: tuple[tuple[str, str], ...] = (
     ("error", "last words of the trainer"),
     ("fault", "what failed"),
+    ("facts", "last facts"),
     ("tail", "end of its output"),
     ("kernel", "kernel lines"),
     ("kernel_lines", "kernel lines"),
@@ -46,98 +52,29 @@ _EVIDENCE: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
-    """One record of the timeline. `after_s` since the last sign of life; below 0 for what led to it.
-
-    `role`: "did" for an action of ours, "proof" for what it led to as it was seen, "saw" for the rest.
-    """
-
-    after_s: float
-    wall_s: float
-    role: str
-    kind: str
-    sentence: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
-    """Lines of one source."""
-
-    source: str
-    lines: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Incident:
-    """One autopsy.
-
-    `outcome`: open, recovered, held, finished (the job was, after all), went on (nothing was done), archived.
-    `lost_s`: seconds by part; `lost_total_s` their sum, replay included. `wall_s`: what the job had run by then since
-    its first launch. `recovered_after_s`: from the last sign of life to the first new step. `confidence`:
-    in the cause, "certain" or "likely", where whoever classified it told one.
-    """
-
-    id: int
-    outcome: str
-    began_wall_s: float
-    noticed_after_s: float
-    recovered_after_s: float | None
-    cause: str | None
-    words: str
-    confidence: str | None
-    runs: tuple[int, ...]  # those that ended in it
-    next_run: int | None  # that which recovered it, or tries to
-    last_step: int | None
-    checkpoint_step: int | None
-    checkpoint_digest: str | None
-    steps_repeated: int | None
-    lost_s: Mapping[str, float]
-    lost_total_s: float
-    wall_s: float | None
-    unknown: tuple[str, ...]
-    hold: str | None
-    findings: tuple[str, ...]
-    evidence: tuple[Evidence, ...]
-    timeline: tuple[Moment, ...]
-    run_ids: tuple[str, ...] = ()  # as `runs`
-
-
-def shown(text: object, most: int = _TEXT) -> str:
-    """Masked, and no longer than a person reads."""
-    words = mask_text(str(text)[: 4 * most])
-    return words if len(words) <= most else words[:most] + "…"
-
-
-def lines_of(value: object) -> tuple[str, ...]:
-    """Whatever a record holds as evidence, as lines: a text, a list of texts, an object."""
-    if isinstance(value, Mapping):
-        found = [f"{name}: {each}" for name, each in value.items()]
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        found = [str(each) for each in value]
-    else:
-        found = [] if value is None else str(value).splitlines()
-    return tuple(shown(line) for line in found[-_EVIDENCE_LINES:])
-
-
-def incidents(events: Iterable[Event]) -> tuple[Incident, ...]:
-    """All of them, oldest first."""
+def incidents(
+    events: Iterable[Event], now_wall_s: float | None = None, *, supervised: bool = False
+) -> tuple[Incident, ...]:
+    """All of them, oldest first. What the one that is open has cost grows up to `now_wall_s`: `Account.until_s`."""
     reader = _Reader()
     for event in events:
         reader.add(event)
-    return reader.all()
+    return reader.all(now_wall_s, supervised=supervised)
 
 
 class _Draft:
     """What is gathered of one incident while it is open."""
 
-    def __init__(self, span: Span, origin_wall_s: float, findings: Iterable[str] = ()) -> None:
+    def __init__(self, span: Span, origin_wall_s: float) -> None:
         """`origin_wall_s`: the wall clock at the beginning of the account's line, as it was set when this began."""
         self.span = span
         self.origin_wall_s = origin_wall_s
-        self.findings = list(findings)
+        self.findings: list[str] = []
+        self.also_standing: list[str] = []
         self.moments: list[tuple[float, Event]] = []
         self.ends: list[Mapping[str, Any]] = []
+        self.waits: set[int] = set()  # numbers of the records that a wait follows: a hold makes it pointless
+        self.failed: object = None  # the id of the run that failed first
         self.cause: str | None = None
         self.words = ""
         self.confidence: str | None = None
@@ -154,6 +91,8 @@ class _Reader:
         self._done: list[Incident] = []
         self._draft: _Draft | None = None
         self._standing: dict[tuple[str, str], tuple[float, Event]] = {}  # findings that are not over
+        self._launched_s = float("-inf")
+        self._doubted: list[tuple[float, Event]] = []  # the verdict that stands, unless it was a good one
 
     def add(self, event: Event) -> None:
         before = self._account.span
@@ -161,9 +100,12 @@ class _Reader:
         now_s = self._account.now_s
         key = (str(event.data.get("check")), str(event.data.get("subject")))
         if event.kind == "finding":
-            self._standing[key] = (now_s, event)
+            since_s = now_s if event.data.get("stood_before") is not True else float("-inf")
+            self._standing[key] = (min(since_s, self._standing.get(key, (since_s,))[0]), event)
         elif event.kind == "finding_over":
             self._standing.pop(key, None)
+        elif event.kind == "verdict_changed":
+            self._doubted = [] if event.data.get("verdict") in ("healthy", "starting", "finished") else [(now_s, event)]
         after, closed = self._account.span, self._account.closed
         draft, new = self._draft, after is not None and after is not before
         if draft is not None:
@@ -174,18 +116,29 @@ class _Reader:
             if after is not before:
                 self._draft = None
         if after is not None and new:
-            self._draft = _Draft(after, event.wall_s - now_s, (shown(e.sentence) for _, e in self._standing.values()))
-            self._draft.moments = list(self._standing.values())
+            self._draft = _Draft(after, event.wall_s - now_s)
+            standing = [each for each in self._standing.values() if each[1] is not event]
+            of_it = [each for each in standing if each[0] >= self._launched_s]
+            self._draft.findings = [shown(each.sentence) for _, each in of_it]
+            self._draft.also_standing = [shown(each.sentence) for at_s, each in standing if at_s < self._launched_s]
+            self._draft.moments = sorted((*of_it, *self._doubted), key=lambda each: each[0])
             self._tell(self._draft, event)
+        if event.kind == "run_launching":
+            self._launched_s = now_s
 
-    def all(self) -> tuple[Incident, ...]:
-        if self._draft is not None and self._draft.span.number is not None:
-            return (*self._done, self._made(self._draft))
-        return tuple(self._done)
+    def all(self, now_wall_s: float | None, *, supervised: bool) -> tuple[Incident, ...]:
+        draft, account = self._draft, self._account
+        if draft is None or draft.span.number is None:
+            return tuple(self._done)
+        now_s = account.now_s
+        if now_wall_s is not None:
+            now_s = account.until_s(now_wall_s, supervised=supervised)
+            draft.wall_s = account.wall_s(now_s)
+        return (*self._done, self._made(draft, now_s))
 
     def _finish(self, draft: _Draft) -> None:
         if draft.span.number is not None:
-            self._done.append(self._made(draft))
+            self._done.append(self._made(draft, self._account.now_s))
 
     def _tell(self, draft: _Draft, event: Event) -> None:
         """What one record adds."""
@@ -195,14 +148,16 @@ class _Reader:
         draft.wall_s = self._account.wall_s(self._account.now_s)
         match event.kind:
             case "run_stopping":
-                draft.cause, draft.words = str(data.get("cause")), str(data.get("reason"))
+                self._blame(draft, data, str(data.get("reason")), None)
             case "run_ended":
                 draft.ends.append(data)
-                draft.cause, draft.words = str(data.get("cause")), str(data.get("words"))
-                draft.confidence = shown(data["confidence"], 50) if isinstance(data.get("confidence"), str) else None
+                self._blame(draft, data, str(data.get("words")), _confidence(data))
                 draft.launch = draft.stepped = None
             case "run_weighed":
-                draft.cause = str(data.get("cause"))
+                if draft.failed == data.get("run_id", draft.failed) and data.get("cause") not in _WISHED:
+                    draft.cause = str(data.get("cause"))
+                if draft.span.outcome != "held":
+                    draft.waits.add(event.seq)
                 repeated = step_in(data, "repeated")
                 if repeated is not None:
                     draft.repeated = (draft.repeated or 0) + repeated
@@ -213,13 +168,26 @@ class _Reader:
             case "hold":
                 draft.hold = str(data.get("reason"))
                 draft.words = draft.words or draft.hold
+            case "finding" if data.get("stood_before") is True:
+                draft.moments.pop()
+                draft.also_standing.append(shown(event.sentence))
             case "finding":
                 draft.findings.append(shown(event.sentence))
 
-    def _made(self, draft: _Draft) -> Incident:
+    @staticmethod
+    def _blame(draft: _Draft, data: Mapping[str, Any], words: str, confidence: str | None) -> None:
+        """The first failure is the cause: later ones follow from it, or from what was done about it."""
+        run_id = data.get("run_id")
+        if draft.failed is None and data.get("cause") in _WISHED:
+            draft.words = draft.words or words
+        elif draft.failed in (None, run_id) and data.get("cause") not in _WISHED:
+            draft.failed = run_id
+            draft.cause, draft.words, draft.confidence = str(data.get("cause")), words, confidence
+
+    def _made(self, draft: _Draft, now_s: float) -> Incident:
         span, account = draft.span, self._account
         assert span.number is not None
-        lost = account.span_lost(span, account.now_s)
+        lost = account.span_lost(span, now_s)
         launch = draft.launch or {}
         last_steps = [step for end in draft.ends if (step := step_in(end, "last_step")) is not None]
         digest = launch.get("digest")
@@ -245,25 +213,56 @@ class _Reader:
             hold=None if draft.hold is None else shown(draft.hold),
             findings=tuple(dict.fromkeys(draft.findings)),
             evidence=_evidence(draft),
-            timeline=tuple(_moment(at_s, event, span.began_s) for at_s, event in _shortened(draft.moments)),
-            run_ids=tuple(str(end.get("run_id")) for end in draft.ends),
+            timeline=tuple(
+                moment
+                for at_s, event in _first_and_last(draft.moments, _MOMENTS // 2)
+                for moment in _moments(at_s, event, span.began_s, waits=event.seq in draft.waits)
+            ),
+            run_ids=tuple(str(end.get("run_id")) for end in _first_and_last(draft.ends)),
+            ends=tuple(map(_end, _first_and_last(draft.ends))),
+            also_standing=tuple(dict.fromkeys(draft.also_standing)),
         )
 
 
-def _moment(at_s: float, event: Event, began_s: float) -> Moment:
-    sentence = shown(event.sentence)
-    command = event.data.get("command")
-    if event.kind == "run_launching" and isinstance(command, list):
-        sentence += ": " + shown(" ".join(mask_command([str(part) for part in command])), 300)
+def _confidence(data: Mapping[str, Any]) -> str | None:
+    """As it was recorded; older ledgers are sure of an exit code that nobody understands."""
+    confidence = data.get("confidence")
+    if not isinstance(confidence, str) or (confidence == "certain" and data.get("cause") in _UNDERSTOOD_BY_NOBODY):
+        return None
+    return shown(confidence, 50)
+
+
+def _end(data: Mapping[str, Any]) -> RunEnd:
+    return RunEnd(
+        number=step_in(data, "number"),
+        cause=str(data.get("cause")),
+        words=shown(data.get("words")),
+        confidence=_confidence(data),
+        last_step=step_in(data, "last_step"),
+    )
+
+
+def _moments(at_s: float, event: Event, began_s: float, *, waits: bool) -> list[Moment]:
+    """A launch has two: the gates that were found open, and itself."""
+    sentence, data = shown(event.sentence), event.data
     role = "did" if event.kind in _ACTING else "proof" if event.kind in _PROVING else "saw"
     after_s = round(at_s - began_s, 3)
-    return Moment(after_s=after_s, wall_s=event.wall_s, role=role, kind=event.kind, sentence=sentence)
+    command, gates = data.get("command"), data.get("gates")
+    found = []
+    if event.kind == "run_launching" and isinstance(gates, list) and gates:
+        words = shown("gates held: " + " · ".join(str(gate)[:TEXT_MOST] for gate in gates[:_ENDS]))
+        found.append(Moment(after_s=after_s, wall_s=event.wall_s, role="proof", kind="gates", sentence=words))
+    if event.kind == "run_launching" and isinstance(command, list):
+        sentence += ": " + shown(" ".join(mask_command([str(part) for part in command])), 300)
+    wait_s = number_in(data, "wait_s")
+    if waits and wait_s is not None and wait_s > 0:
+        sentence += f"; the next run in {wait_s:.1f} s"
+    return [*found, Moment(after_s=after_s, wall_s=event.wall_s, role=role, kind=event.kind, sentence=sentence)]
 
 
-def _shortened(moments: list[tuple[float, Event]]) -> list[tuple[float, Event]]:
-    """The first and the last of many: a job that flaps for a week has an autopsy that can be read."""
-    half = _MOMENTS // 2
-    return moments if len(moments) <= _MOMENTS else moments[:half] + moments[-half:]
+def _first_and_last(many: list[T], each: int = _ENDS) -> list[T]:
+    """A job that flaps for a week has an autopsy that can be read."""
+    return many if len(many) <= 2 * each else many[:each] + many[-each:]
 
 
 def _unknown(draft: _Draft, span: Span) -> list[str]:
@@ -286,7 +285,7 @@ def _stood(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _evidence(draft: _Draft) -> tuple[Evidence, ...]:
     found: list[Evidence] = []
-    for end in draft.ends:
+    for end in _first_and_last(draft.ends):
         for name, title in _EVIDENCE:
             lines = lines_of(end.get(name))
             if lines:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from watchdog.core.devicefacts import Device
+from watchdog.core.memoryneed import Learned
 
 GIB = 1024**3
 MEMORY_NEED_BYTES = GIB
@@ -20,12 +21,14 @@ GPU_MEMORY_NEED_BYTES = 3 * GIB  # the diary: below it torch.load failed even wi
 class Limits(Struct, frozen=True, kw_only=True):
     """What one job asks of its host, and where a reading becomes a finding.
 
-    `memory_need_bytes` None: the job states none; see `memory_need`. `devices` None: every device is the job's; else
-    UUIDs, UUID prefixes or indexes. `devices_named`: it names some, also where None stands for them, since a MIG
-    instance does not say which device it is a part of. `train_deadline_s`: how long a step may take.
+    `memory_need_bytes` None: the job states none; see `memory_need`. `memory_learned`: what follows from a last run that
+    was refused memory; None: nothing does. `devices` None: every device is the job's; else UUIDs, UUID prefixes or
+    indexes. `devices_named`: it names some, also where None stands for them, since a MIG instance does not say which
+    device it is a part of. `train_deadline_s`: how long a step may take.
     """
 
     memory_need_bytes: int | None = None
+    memory_learned: Learned | None = None
     disk_need_bytes: int = GIB
     devices: tuple[str, ...] | None = None
     devices_named: bool = False
@@ -81,6 +84,15 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def memory_need(self, *, uses_gpu: bool) -> int:
         """Host memory that a launch needs, bytes. A GPU job that states none needs what loading a model takes."""
+        learned = self.learned_need(uses_gpu=uses_gpu)
+        return self._unlearned_need(uses_gpu=uses_gpu) if learned is None else learned.need_bytes
+
+    def learned_need(self, *, uses_gpu: bool) -> Learned | None:
+        """What was learned, where it is more than what is stated or taken for granted."""
+        learned = self.memory_learned
+        return learned if learned is not None and learned.need_bytes > self._unlearned_need(uses_gpu=uses_gpu) else None
+
+    def _unlearned_need(self, *, uses_gpu: bool) -> int:
         if self.memory_need_bytes is not None:
             return self.memory_need_bytes
         return GPU_MEMORY_NEED_BYTES if uses_gpu else MEMORY_NEED_BYTES

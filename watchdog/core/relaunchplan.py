@@ -1,4 +1,4 @@
-"""What `watchdog relaunch` would do, as a plan of steps with the reasons against it. Pure.
+"""What `watchdog relaunch`, or `watchdog stop`, would do: a plan of steps with the reasons against it. Pure.
 
 Made from what status shows and the ledger knows; refuses to promise: a checkpoint is read back and every gate is looked
 at again before a launch, and beside a living run nobody knows yet what it gives back.
@@ -47,7 +47,10 @@ class Verified:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlanStep:
-    """`name`: back, lift, budget, wait, stop, proof, choose, gate or launch. `holds` None: it cannot be told yet."""
+    """`name`: back, lift, budget, wait, stop, proof, choose, gate or launch; of a stop also ask, leave and keep.
+
+    `holds` None: it cannot be told yet.
+    """
 
     name: str
     words: str
@@ -56,7 +59,11 @@ class PlanStep:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RelaunchPlan:
-    """The steps in their order. `why_not`: what is in the way of a launch; empty where nothing is."""
+    """The steps in their order: what would be done, so none where the relaunch is refused as a whole.
+
+    `why_not`: what is in the way of a launch; empty where nothing is. A launch is among the steps only where nothing
+    but a closed gate is in its way.
+    """
 
     steps: tuple[PlanStep, ...]
     why_not: tuple[str, ...]
@@ -99,21 +106,20 @@ def plan_relaunch(
     alive = run is not None and run.alive is not False
     steps: list[PlanStep] = []
     against: list[str] = []
+    refused = refused or _refused_as_a_whole(view, wish, alive=alive)
     if refused is not None:
-        against.append(refused)
-    elif wish.step is not None:
+        return RelaunchPlan(steps=(), why_not=(refused,), checkpoint=None)
+    if wish.step is not None:
         words = f"what was saved beyond step {wish.step} is not chosen any more; [retention] lets go all but its newest"
         steps.append(PlanStep(name="back", words=words))
-    if view.state == "finished" and wish.step is None:
-        against.append(FINISHED)
     if view.hold_reason is not None:
         steps.append(PlanStep(name="lift", words=f"the hold is lifted: {view.hold_reason}"))
-        if alive and view.supervisor_pid is not None:
-            against.append(f"the run does not end, so nothing is launched: {view.hold_reason}")
     if view.hold_reason is not None or wish.afresh:
         steps.append(
             PlanStep(name="budget", words=f"failures in a row: {view.failures}, forgotten; a new budget begins")
         )
+        if wish.afresh and view.batch_halvings:
+            steps.append(PlanStep(name="budget", words="the micro-batch, made smaller before, is whole again"))
     else:
         steps.append(PlanStep(name="budget", words=f"failures in a row: {view.failures} of {view.failure_limit}, kept"))
     if view.next_launch_s is not None:
@@ -124,7 +130,8 @@ def plan_relaunch(
         steps.append(PlanStep(name="proof", words="nothing is stopped: no run is alive", holds=True))
     chosen, words, why = _chosen(told, wish, candidates, known, clock_words)
     steps.append(PlanStep(name="choose", words=words, holds=None if why is None else False))
-    against += [] if why is None or why in against else [why]
+    against += [] if why is None else [why]
+    launches = not against
     gates, closed = _gates(view.gates, alive=alive, number=None if run is None else run.number)
     steps += gates
     if not any(gate.name.startswith("device ") for gate in view.gates):  # those of a supervisor that waits say more
@@ -138,8 +145,70 @@ def plan_relaunch(
     if not gates:
         against.append("the gates have not been looked at")
     origin = "its beginning" if chosen is None else f"step {chosen.step}; anything else than restoring it is refused"
-    steps.append(PlanStep(name="launch", words=f"run {next_number} from {origin}"))
+    if launches:
+        steps.append(PlanStep(name="launch", words=f"run {next_number} from {origin}"))
     return RelaunchPlan(steps=tuple(steps), why_not=tuple(against), checkpoint=chosen, after_it=tuple(candidates[1:3]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StopPlan:
+    """The steps in their order; none where there is nothing to stop. `why_not`: why the job would not be stopped."""
+
+    steps: tuple[PlanStep, ...]
+    why_not: tuple[str, ...] = ()
+
+
+def plan_stop(view: StatusView, told: Told, *, now: bool) -> StopPlan:
+    """`now`: without saving."""
+    run, pid = view.run, view.supervisor_pid
+    alive = run is not None and run.alive is not False
+    if run is not None and alive and view.hold_reason is not None:
+        left = f"supervisor {pid} leaves, and run" if pid is not None else "run"
+        return StopPlan(steps=(), why_not=(f"nobody is ended: {view.hold_reason}; {left} {run.number} stays",))
+    if pid is None and not alive:
+        return StopPlan(steps=())
+    steps = []
+    if pid is not None:
+        steps.append(PlanStep(name="ask", words=f"supervisor {pid} is asked to end what runs, and to leave"))
+    elif run is not None:
+        words = f"no supervisor runs: this command adopts run {run.number}, ends it, and leaves"
+        steps.append(PlanStep(name="ask", words=words))
+    if run is not None and alive:
+        stop, proof = _ending(view, told)
+        if now:
+            words = (
+                f"run {run.number}: KILL of everything that is proven its own, at once and without saving, for up to "
+                f"{told.kill_wait_s:g} s"
+            )
+            stop = dataclasses.replace(stop, words=words)
+        steps += [stop, proof]
+    else:
+        steps.append(PlanStep(name="proof", words="nobody is ended: no run is alive", holds=True))
+    steps.append(PlanStep(name="leave", words="no run follows, until watchdog run"))
+    return StopPlan(steps=(*steps, PlanStep(name="keep", words=_kept(view, told, alive=alive, now=now))))
+
+
+def _kept(view: StatusView, told: Told, *, alive: bool, now: bool) -> str:
+    kept = "ledger, logs and the failures that were counted"
+    if told.level < 2:
+        return f"{kept}; no checkpoints are demanded of this job: the next run begins as its command does"
+    newest = (
+        "no checkpoint is verified yet" if view.checkpoint_step is None else f"step {view.checkpoint_step}, verified"
+    )
+    saves = ", and what the run saves at its end" if alive and not now else ""
+    lost = "; what was trained since is lost" if alive and now else ""
+    return f"{newest}{saves}{lost}; {kept}"
+
+
+def _refused_as_a_whole(view: StatusView, wish: Wish, *, alive: bool) -> str | None:
+    """What whoever is asked would say no to (listening.py, relaunching.py); None where it would be taken up."""
+    if view.state == "finished" and wish.step is None:
+        return FINISHED
+    if view.supervisor_pid is not None and view.hold_reason is not None and alive:
+        return f"the run does not end, so nothing is launched: {view.hold_reason}"
+    if view.supervisor_pid is not None and view.leaving:
+        return "the job is being stopped, as was asked before: nothing is launched; when it has left: watchdog run"
+    return None
 
 
 def _ending(view: StatusView, told: Told) -> list[PlanStep]:
@@ -171,6 +240,9 @@ def _chosen(
     if not candidates and not known and wish.step is None:
         return None, "nothing: a first start", None
     proven = [each for each in candidates if each.verified_wall_s is not None]
+    if not proven and wish.step is not None:
+        why = f"--from {wish.step}: what lies in the folder as step {wish.step} is not what was verified"
+        return None, why, why
     if not proven:
         why = "none of the checkpoints that are there was ever verified: watchdog run reads them back"
         if not candidates:
@@ -178,8 +250,13 @@ def _chosen(
         return None, why, why
     first = candidates[0]
     words = _named(first, clock_words)
-    if len(candidates) > 1:
-        words += f", then {', '.join(str(each.step) for each in candidates[1:3])}"
+    older = ", ".join(str(each.step) for each in candidates[1:3])
+    if wish.step is not None:
+        words += "; if it fails, nothing is stopped and nobody goes back"
+    elif older:
+        words += f"; would be moved aside if it fails, then {older}"
+    else:
+        words += "; would be moved aside if it fails, and then the job is held: no other is there"
     return first, words, None
 
 

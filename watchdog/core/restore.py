@@ -93,12 +93,19 @@ def restore(
         failures=history.failures,
         host_failures=history.host_failures,
         fault=history.fault,
+        batch_halvings=history.batch_halvings,
         run=run,
     )
+    stopping = history.stopping
     if history.hold is not None:
-        return dataclasses.replace(state, phase=Phase.HOLD, hold=history.hold)
+        state = dataclasses.replace(state, phase=Phase.HOLD, hold=history.hold, until_gone=history.until_gone)
+        if run is not None and stopping is not None and stopping.get("run_id") == run.run_id:
+            run = dataclasses.replace(run, stop=stop_from(stopping, now_s, policy))  # for what its end counts as
+            return dataclasses.replace(state, run=run)
+        if run is None and history.until_gone is not None and history.unweighed is not None:
+            return dataclasses.replace(state, ended=ended_from(history.unweighed))
+        return state
     if run is not None:
-        stopping = history.stopping
         stalled = stopping is not None and stopping.get("cause") == Cause.STALLED.value and not stopping.get("sent")
         # A stall on which nothing was done yet is judged anew: the run may beat again, and the look before the stop was
         # the dead supervisor's. One that was asked to end may end by itself, and that is no success.

@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     CHECKPOINT = "checkpoint"
     UNFINISHED = "unfinished deletion"  # renamed by us, and not gone yet
     REFUSED = "refused checkpoint"  # moved to quarantine/ by us
+    STRANDED = "file of a refused checkpoint"  # that should have followed its manifest there
     TORN = "torn save"  # the temporary file of a save that never ended
 
 
@@ -37,7 +38,8 @@ class Held:
 
     `proven`: its bytes were read back and are what its manifest says. `wrong`: why it is no whole checkpoint; "" where
     nothing speaks against it. `open_by`: who has one of its files open. `size_bytes`: of what only it names; `files`:
-    all that it names, and what the disk has again of each. `origin`: the manifest that names what lies in quarantine/.
+    all that it names, and what the disk has again of each. `origin`: the manifest in quarantine/ that names it.
+    `touched_wall_s`: when it was last written, or (of what was not moved) renamed; 0 where that does not count.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Held:
     open_by: str = ""
     files: frozenset[tuple[str, int]] = frozenset()
     origin: str = ""
+    touched_wall_s: float = 0.0
 
     @property
     def file_names(self) -> frozenset[str]:
@@ -74,6 +77,7 @@ class Standing:
 
     `line`: which of them the job goes on from, since a person may have gone back to an earlier step. `deleting`: (name,
     digest) of the deletions that were begun and have no end. `moved`: manifests that were moved to quarantine/.
+    `moving`: (name, wall clock) of the moves that were begun and have no end.
     """
 
     known: tuple[Known, ...]
@@ -82,6 +86,7 @@ class Standing:
     in_use: frozenset[tuple[int, str]] = frozenset()
     deleting: frozenset[tuple[str, str]] = frozenset()
     moved: frozenset[str] = frozenset()
+    moving: frozenset[tuple[str, float]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -251,7 +256,7 @@ def _sorted_out(
                 remains.append(Reason(each, "its deletion was cut short"))
             else:
                 kept.append(Reason(each, "the ledger knows nothing of its deletion"))
-        elif each.kind in (Kind.REFUSED, Kind.TORN):
+        elif each.kind in (Kind.REFUSED, Kind.STRANDED, Kind.TORN):
             why = _why_left(each, standing, rules)
             (kept if why else leftovers).append(Reason(each, why or f"a {each.kind.value}, older than a day"))
     # The manifest in quarantine/ goes last: it is what tells whose the files are.
@@ -274,10 +279,25 @@ def _why_kept(place: int, held: Held, standing: Standing, rules: Rules, last: in
 
 
 def _why_left(held: Held, standing: Standing, rules: Rules) -> str:
-    if held.kind is Kind.REFUSED and held.origin not in standing.moved:
+    if held.kind is not Kind.TORN and not _was_moved(held, standing):
         return "the ledger knows nothing of its being moved there"
     if not rules.leftovers:
         return f"a {held.kind.value}; [retention] leftovers = true lets it go"
     if held.age_s < OLD_S:
         return f"a {held.kind.value}, and younger than a day"
     return f"{held.open_by} has it open" if held.open_by else ""
+
+
+def _was_moved(held: Held, standing: Standing) -> bool:
+    """By the ledger: moved, or begun to be, by a move that a crash cut short; what was written since is another's."""
+    if held.kind is Kind.REFUSED and held.origin in standing.moved:
+        return True
+    return any(
+        _is_place_of(held.origin, name) and held.touched_wall_s <= begun_wall_s
+        for name, begun_wall_s in standing.moving
+    )
+
+
+def _is_place_of(place: str, name: str) -> bool:
+    """quarantine.py numbers what is there already: `x.manifest.json`, `x.manifest.json.2`."""
+    return place == name or (place.startswith(f"{name}.") and place.removeprefix(f"{name}.").isdecimal())

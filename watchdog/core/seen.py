@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
+from typing import Any
 
 from watchdog.contract import Acknowledgement, Beat
 from watchdog.core.causes import Cause
 from watchdog.core.choice import Choice
 from watchdog.core.facts import Absent, Fact
+from watchdog.core.findings import Finding
 from watchdog.core.identity import Process
 
 
@@ -60,11 +63,12 @@ class EndSeen:
     likely: bool = False
     fault: str | None = None
     died_wall_s: float | None = None  # when the process that speaks for the run ended
+    left: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for the record: see core/endrecord.py
 
     @property
     def confidence(self) -> str | None:
-        """In the cause: "certain" or "likely"; None where there is none."""
-        if self.cause is Cause.UNKNOWN:
+        """In the cause: "certain" or "likely"; None where there is none: of an exit code alone nobody knows why."""
+        if self.cause in (Cause.UNKNOWN, Cause.EXITED):
             return None
         return "likely" if self.likely else "certain"
 
@@ -74,7 +78,8 @@ class Gate:
     """A condition for launching, with its figures. `words` is a sentence either way.
 
     `short`: host memory is known to be below the need, and cache given back might open it. `full`: a disk is known to
-    have less room than it needs, and old checkpoints deleted might open it.
+    have less room than it needs, and old checkpoints deleted might open it. `hopeless`: nothing that this host could do
+    or wait for opens it.
     """
 
     name: str
@@ -82,13 +87,15 @@ class Gate:
     words: str
     short: bool = False
     full: bool = False
+    hopeless: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """An action that could not be done, and why."""
+    """An action that could not be done, and why. `passing`: it may be possible a little later, with no hand raised."""
 
     words: str
+    passing: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,4 +123,6 @@ class Seen:
     stacks_over: bool = False  # nobody is asked any more where the run stands
     request: Request | None = None
     trouble: Trouble | None = None
+    findings: tuple[Finding, ...] = ()  # what the checks made of host and run
+    judged_s: float = float("-inf")  # when they did
     luck: float = 0.0  # drawn anew each turn, from 0 to below 1: what a wait is drawn with

@@ -30,6 +30,16 @@ class Room(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Troubled:
+    """Launches that came to nothing, in one stay at the gates, by what may pass."""
+
+    since_s: float
+    tries: int
+    again_s: float  # not before
+    words: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
     """A stop under way. `kill_from_s`: when KILL begins; `give_up_s`: when it is called unkillable.
 
@@ -49,6 +59,8 @@ class Stop:
     rest_asked: bool = False  # what the leader left behind got its TERM
     held: Terminate | None = None  # sent when its stacks are kept, at `held_until_s` in any case
     held_until_s: float = 0.0
+    faking: str = ""  # the check by whose word it is stopped, and which must say so anew before it is asked to end
+    judged_s: float = 0.0  # when it said so last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +79,11 @@ class RunState:
     cleared: bool = False  # a person said that no suspect belongs to it
     stale_looks: int = 0
     stale_look_s: float = 0.0
+    faking_look_s: float | None = None  # when a check first said that it only fakes being alive
     leader_gone_s: float | None = None
     last_step: int | None = None
     first_step: int | None = None  # the first that was seen of it in the phase train
+    flaps: tuple[float, ...] = ()  # when it was late and went on at the last look, within the last hour
     stop: Stop | None = None
 
 
@@ -98,13 +112,17 @@ class State:
     phase: Phase
     since_s: float
     wish: Wish = Wish.RUN
+    relaunch_asked: bool = False  # by a person, of a run that is being ended or weighed: no wait before the next
     failures: int = 0  # of the trainer, in a row without progress
     host_failures: int = 0  # of the host, the same
     fault: str | None = None  # what failed last, where and at which step, if it was the program's own error
     hold: str | None = None
+    until_gone: str | None = None  # the run that the hold is for: it ends with the run's proven end
     retry_at_s: float = 0.0
     room: Room = Room.UNTRIED  # begins anew with each phase
     pruning: Room = Room.UNTRIED  # the same on the disk
+    troubled: Troubled | None = None  # the same for launches that came to nothing
+    batch_halvings: int = 0  # of the micro-batch, in the newest run or the one after it
     run: RunState | None = None
     ended: Ended | None = None
 
@@ -125,6 +143,8 @@ class Policy:
     gate_wait_s: float
     leave_on_hold: bool
     prunes: bool = False  # old checkpoints may be deleted when a disk lacks room
+    reclaims: bool = True  # the kernel may be asked to give cache back when a launch lacks memory
+    shrink_batch: int = 0  # how often the micro-batch may be halved after device memory ran out
     remnant_s: float = 2.0  # how long what the leader left behind may take to end by itself
     learned_s: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shorter deadlines, see core/deadlines.py
     learned_grace_s: float = 0.0  # what finishing a step and saving needs, as far as it is known

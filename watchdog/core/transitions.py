@@ -28,16 +28,21 @@ HOLD_AT_ONCE = frozenset({Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED, Cause.TARGE
 
 def to(state: State, phase: Phase, seen: Seen) -> State:
     assert phase in TRANSITIONS[state.phase], (state.phase, phase)
-    return dataclasses.replace(state, phase=phase, since_s=seen.now_s, room=Room.UNTRIED, pruning=Room.UNTRIED)
+    anew = dataclasses.replace(state, room=Room.UNTRIED, pruning=Room.UNTRIED, troubled=None)
+    return dataclasses.replace(anew, phase=phase, since_s=seen.now_s)
 
 
 def wishing(state: State) -> State:
     return dataclasses.replace(state, wish=Wish.LEAVE)
 
 
-def to_hold(state: State, seen: Seen, policy: Policy, reason: str) -> tuple[State, Plan]:
-    record = Record("hold", f"HOLD: {reason}", {"reason": reason})
-    state = dataclasses.replace(to(state, Phase.HOLD, seen), hold=reason)
+def to_hold(
+    state: State, seen: Seen, policy: Policy, reason: str, *, until_gone: str | None = None
+) -> tuple[State, Plan]:
+    """`until_gone`: the run that does not end, where that alone is the reason; the hold lifts itself with its end."""
+    data = {"reason": reason} | ({} if until_gone is None else {"until_gone": until_gone})
+    record = Record("hold", f"HOLD: {reason}", data)
+    state = dataclasses.replace(to(state, Phase.HOLD, seen), hold=reason, until_gone=until_gone)
     return state, Plan(rule="hold", records=(record,))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from watchdog.core.collectorview import CollectorView
 
-__all__ = ["CollectorView", "DeviceView", "FindingView", "GateView", "RunView", "StatusView"]
+__all__ = ["CollectorView", "DeviceView", "FindingView", "GateView", "RunView", "StatusView", "VerdictView"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +41,18 @@ class RunView:
     beat_age_s: float | None = None
     beat_deadline_s: float | None = None
     log: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class VerdictView:
+    """How the job is: a value of core.verdict.Kind, the rule that fired, and what it rests on."""
+
+    kind: str
+    rule: str
+    reason: str
+    since_wall_s: float
+    subject: str
+    evidence: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,15 +101,20 @@ class StatusView:
     now_wall_s: float
     sentence: str  # the last decision, in words
     hold_reason: str | None = None
+    leaving: bool = False  # a person had the job stopped: no run follows the one that is ended
     last_error: str | None = None
     supervisor_pid: int | None = None
     silence: str | None = None  # why none answered where one lives, or may live, and what to do
     run: RunView | None = None
+    verdict: VerdictView | None = None  # None: nobody judges
     runs_by_cause: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failures: int = 0  # in a row, without a new checkpoint: the ledger of the two that is spent further
     failure_limit: int = 3
     restarts: int = 0
+    batch_halvings: int = 0  # of the micro-batch, in the newest run or the one after it
     steps_repeated: int = 0
+    pruned: int = 0  # checkpoints that were deleted by us
+    pruned_bytes: int = 0  # what that and the deletion of leftovers gave back
     notifications: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)  # event, outcome: number
     next_launch_s: float | None = None
     waiting_for: str | None = None  # the gates that are closed, in words
@@ -114,6 +131,7 @@ class StatusView:
     memory_available_bytes: int | None = None
     memory_need_bytes: int | None = None
     memory_need_stated: bool = True  # false: what such jobs are taken to need
+    memory_need_why: str = ""  # where it is neither: what its last run had when memory ran out
     collectors: Mapping[str, CollectorView] = dataclasses.field(default_factory=dict)
     findings: tuple[FindingView, ...] = ()
     devices: tuple[DeviceView, ...] = ()

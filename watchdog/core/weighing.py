@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from watchdog.core.advice import to_do
 from watchdog.core.budgets import backoff_s, failures_after
 from watchdog.core.causes import REPEATS_ITSELF, Cause, Spends
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request, Seen
+from watchdog.core.smaller import advice, halvings_after, shrunk
 from watchdog.core.state import Ended, Plan, Policy, Quarantine, Record, State, Wish
 from watchdog.core.transitions import HOLD_AT_ONCE, leave, to, to_hold, wishing
 
@@ -47,7 +49,8 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             f"{policy.failure_limit} are the limit"
         )
     bounds = {"base_s": policy.backoff_s, "limit_s": policy.backoff_limit_s}
-    wait_s = backoff_s(failures, **bounds, luck=seen.luck) if cause.is_failure else 0.0
+    waits = cause.is_failure and not state.relaunch_asked
+    wait_s = backoff_s(failures, **bounds, luck=seen.luck) if waits else 0.0
     fault = _fault(cause, ended)
     data = {
         "run_id": ended.run_id,
@@ -61,13 +64,20 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         "step": step,
         "wait_s": wait_s,
         "luck": seen.luck,
+        "batch_halvings": (halvings := halvings_after(cause, state.batch_halvings, limit=policy.shrink_batch)),
     }
     records = [Record("run_weighed", words, data)]
+    if halvings > state.batch_halvings:
+        told = ended.error or ended.words
+        sizes = (state.batch_halvings, halvings)
+        records.insert(0, Record(*shrunk(ended.number, ended.run_id, told, *sizes, limit=policy.shrink_batch)))
+    what_to_do = advice(cause, state.batch_halvings, limit=policy.shrink_batch) or to_do(cause)
     actions: list[Quarantine] = []
     if seen.choice is not None and seen.choice.refused:
         actions.append(Quarantine(seen.choice.refused))
     deterministic = fault is not None and fault == state.fault and not progressed
     state = dataclasses.replace(state, failures=trainers, host_failures=hosts, fault=fault, ended=None)
+    state = dataclasses.replace(state, batch_halvings=halvings, relaunch_asked=False)
 
     def done(next_state: State, plan: Plan) -> tuple[State, Plan]:
         return next_state, dataclasses.replace(
@@ -82,11 +92,10 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         record = Record("finished", f"the job is finished: {at}", {"step": max(step, 0), "target_step": target})
         return done(to(state, Phase.FINISHED, seen), Plan(rule="finished", records=(record,)))
     if ended.hold_after or cause in HOLD_AT_ONCE:
-        return done(*to_hold(state, seen, policy, _hold_words(cause, ended)))
+        return done(*to_hold(state, seen, policy, _hold_words(cause, ended) + to_do(cause)))
     if deterministic:
-        return done(*to_hold(state, seen, policy, f"twice the same: {fault}; {ended.words}; mend it first"))
-    if state.wish is Wish.LEAVE:
-        return done(*leave(state, seen, _left_with(policy, step)))
+        return done(*to_hold(state, seen, policy, f"twice the same: {fault}; {ended.words}{to_do(cause)}"))
+    # Before leaving as well: a budget that is spent is spent for the next supervisor, too.
     if cause.is_failure and failures >= policy.failure_limit:
         return done(
             *to_hold(
@@ -94,9 +103,11 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
                 seen,
                 policy,
                 f"{failures} runs in a row ended without a new checkpoint, by a fault of the {cause.spends.value}; "
-                f"the last: {ended.words}",
+                f"the last: {ended.words}{what_to_do}",
             )
         )
+    if state.wish is Wish.LEAVE:
+        return done(*leave(state, seen, _left_with(policy, step)))
     if wait_s > 0:
         state = dataclasses.replace(to(state, Phase.BACKOFF, seen), retry_at_s=seen.now_s + wait_s)
         return done(state, Plan(rule="backoff"))
@@ -120,6 +131,6 @@ def _left_with(policy: Policy, step: int) -> str:
 def _hold_words(cause: Cause, ended: Ended) -> str:
     match cause:
         case Cause.TARGET_UNKNOWN:
-            return f"run {ended.number} exited with 0 and never said its target step; set [job] target_step"
+            return f"run {ended.number} exited with 0 and never said its target step"
         case _:
             return f"run {ended.number}: {ended.words}"

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from watchdog import contract
-from watchdog.actuators.cgroup import sweep
 from watchdog.actuators.signals import Sent, signal_process
-from watchdog.collectors.processes import is_alive, process_table, read_process
+from watchdog.collectors.processes import is_alive, process_table
 from watchdog.collectors.run import read_start
 from watchdog.core.identity import ProcessId
 from watchdog.drills.interrupts import held_off
+from watchdog.drills.whose import Whose, own_home
 from watchdog.folders import RunFolder
 from watchdog.ledger import parse_line
 
@@ -99,6 +99,7 @@ class Bed:
         files of `root` are seen from here, when they lie in another mount namespace."""
         self.root = root
         self.seen = seen_root or root
+        self.whose = Whose(root)
         self.name = "bed"
         self.prefix = list(prefix)
         self.checkpoints = self.seen / "checkpoints"
@@ -129,6 +130,8 @@ class Bed:
         for section, values in tables.items():
             lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""]
         self.config.write_text("\n".join(lines))
+        (self.seen / "tmp").mkdir(exist_ok=True)
+        (self.seen / "tmp").chmod(0o1777)  # as any: what is started may be another user's
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +147,7 @@ class Bed:
             for name, value in os.environ.items()
             if not name.startswith(contract.ENV_PREFIX) and name not in _NOT_INHERITED
         }
-        return kept | {"HOME": str(self.root), "XDG_STATE_HOME": str(self.root / "xdg")}
+        return kept | own_home(self.root)
 
     def command(self, *words: str) -> list[str]:
         config = str(self.root / "watchdog.toml")
@@ -269,28 +272,9 @@ class Bed:
 
     # --- whose a process is ---------------------------------------------------------------------------------
     def is_ours(self, identity: ProcessId) -> bool:
-        """Of this bed, by what it carries: the checkpoint folder, which nobody else has, or our configuration.
-
-        The folder stands in the environment of a run and in the words of a child that emptied it; a shim and a
-        supervisor name a path below the bed's own folder.
-        """
-        pid = identity.pid
-        if any(process.pid == pid and process.returncode is None for process in self.supervisors):
-            return True
-        folder = os.fsencode(os.path.realpath(self.root / "checkpoints"))
-        root = os.fsencode(self.root) + b"/"
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        shim = any(word.endswith(b"/shim.py") for word in words[:5]) and any(word.startswith(root) for word in words)
-        detached = b"--detached" in words and root + b"watchdog.toml" in words
-        marked = b"--of-job=" + folder in words
-        carries = contract.ENV_CHECKPOINTS.encode() + b"=" + folder in environment
-        # The number may have gone to somebody else while we read.
-        now = read_process(pid)
-        return (shim or detached or marked or carries) and now is not None and now.id == identity
+        """Of this bed: started by us and not reaped, or with its marks."""
+        own = any(process.pid == identity.pid and process.returncode is None for process in self.supervisors)
+        return own or self.whose.is_ours(identity)
 
     def strike(self, identity: ProcessId, number: signal.Signals = signal.SIGKILL) -> None:
         """Signal a process of this bed as part of a drill. Raises BedError for one that is not proven ours."""
@@ -332,8 +316,4 @@ class Bed:
             return not left
 
         wait_for(gone, "the end of everything that this bed started", timeout_s=20, every_s=0.05)
-        # What a shim that was killed did not remove.
-        with contextlib.suppress(OSError, LookupError, ValueError):
-            sweep(frozenset(os.listdir(self.state / "runs")))
-        with contextlib.suppress(OSError, ValueError, LookupError):  # a shim that was killed leaves its run's cgroup
-            sweep(frozenset(path.name for path in (self.state / "runs").glob("*")))
+        self.whose.sweep_cgroups(self.state)

@@ -63,6 +63,16 @@ def replace(manifest: Path) -> None:
     contract.write_json_durably(manifest, after.to_record())
 
 
+def put_older(manifest: Path) -> None:
+    """The checkpoint before it under its name: whole, of this very run, and not of the step that it claims."""
+    older = sorted(manifest.parent.glob("step-*" + contract.MANIFEST_SUFFIX))[-2]
+    before = contract.Manifest.read(manifest)
+    content = data_file(older).read_bytes()
+    written = contract.write_durably(manifest.parent / before.files[0].name, lambda file: file.write(content))
+    after = contract.Manifest(step=before.step, files=(written,), target_step=before.target_step, run_id=before.run_id)
+    contract.write_json_durably(manifest, after.to_record())
+
+
 DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "truncated": ("half of its data is gone", truncate),
     "flipped": ("one bit of its weights is flipped", flip_one_bit),
@@ -72,4 +82,5 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "unlisted": ("its manifest is gone", remove_manifest),
     "garbled": ("its manifest ends in the middle", garble_manifest),
     "replaced": ("another job's of the same step lies in its place, manifest and all", replace),
+    "older": ("the one of an older step lies in its place, under its name", put_older),
 }

@@ -6,80 +6,26 @@ know of.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import signal
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from watchdog.core.causes import Cause
 from watchdog.drills import making
 from watchdog.drills.damage import DAMAGES
-from watchdog.drills.making import Ring
-from watchdog.drills.places import why_no_disk, why_no_memory_limit, why_no_read_only
+from watchdog.drills.kinds import Fault, Need, Outcome
 
-
-class Outcome(enum.Enum):
-    """What becomes of a job after a fault."""
-
-    RECOVERED = "recovered"  # a run ended, another one went on to the end
-    HELD = "held"  # it waits for a person, who mends what was wrong; then it goes on to the end
-    UNHARMED = "unharmed"  # the same run went on to the end
-
-
-class Need(enum.Enum):
-    """What a fault takes beyond an ordinary user's rights."""
-
-    DISK = "a disk of its own"
-    READ_ONLY = "a folder that is read-only"
-    MEMORY_LIMIT = "a memory cgroup of its own"
-
-    def why_not(self) -> str:
-        """Why this host does not give it; empty when it does."""
-        match self:
-            case Need.DISK:
-                return why_no_disk()
-            case Need.MEMORY_LIMIT:
-                return why_no_memory_limit()
-            case Need.READ_ONLY:
-                return why_no_read_only()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fault:
-    """One line of the catalogue. The first of `phases` is the usual one.
-
-    `causes`: what the ledger may call the end of the run. `hold`: words of it. `options`: of the job.
-    `alone`: not beside another drill, whose end it could be taken for.
-    """
-
-    name: str
-    words: str
-    make: Callable[[Ring], None]
-    outcome: Outcome = Outcome.RECOVERED
-    or_else: Outcome | None = None  # as right; which it is depends on what is seen first
-    phases: tuple[str, ...] = ("train",)
-    causes: frozenset[Cause] = frozenset()
-    later: frozenset[Cause] = frozenset()  # ends of the runs after it
-    refused: bool = False  # the newest checkpoint must not be resumed from
-    hold: str = ""
-    finding: str = ""  # the check that tells of it, where nothing ends
-    mend: Callable[[Ring], None] | None = None
-    options: tuple[str, ...] = ()
-    needs: tuple[Need, ...] = ()
-    settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    alone: bool = False
-
-    def causes_in(self, phase: str) -> frozenset[Cause]:
-        """A run that was asked to leave has ended for that reason, whatever befell it on its way."""
-        return frozenset({Cause.STOPPED}) if phase == "drain" else self.causes
-
-    def why_not(self) -> str:
-        """Why this host cannot run it; empty when it can."""
-        return "; ".join(why for need in self.needs if (why := need.why_not()))
+__all__ = ["FAULTS", "NOT_MADE", "Fault", "Need", "Outcome", "by_name"]
 
 
 _LIVING = ("train", "import", "load", "first_step", "save", "evaluate")
+# (name, the record after which it is killed, what the trainer is sent, words)
+_MIDWAY = (
+    ("stopping", "run_stopping", signal.SIGSTOP, "is killed while it stops the run"),
+    ("ended", "run_ended", signal.SIGKILL, "right after it saw the end"),
+    ("weighed", "run_weighed", signal.SIGKILL, "right after it weighed the end"),
+    ("launching", "run_launching", signal.SIGKILL, "right before it launches the next run"),
+    ("beats", "run_beats", signal.SIGKILL, "at the first beat of the next run"),
+)
 _THREE = {"relaunch": {"failures": 3}}
 
 FAULTS: tuple[Fault, ...] = (
@@ -89,6 +35,7 @@ FAULTS: tuple[Fault, ...] = (
         make=making.signalled(signal.SIGKILL),
         phases=(*_LIVING, "drain"),
         causes=frozenset({Cause.KILLED}),
+        any_trainer=True,
     ),
     Fault(
         name="stop",
@@ -96,6 +43,7 @@ FAULTS: tuple[Fault, ...] = (
         make=making.signalled(signal.SIGSTOP),
         phases=(*_LIVING, "drain"),
         causes=frozenset({Cause.STALLED}),
+        any_trainer=True,
     ),
     Fault(
         name="segv",
@@ -103,6 +51,14 @@ FAULTS: tuple[Fault, ...] = (
         make=making.signalled(signal.SIGSEGV),
         phases=_LIVING,
         causes=frozenset({Cause.SIGNALLED}),
+        any_trainer=True,
+    ),
+    Fault(
+        name="abort",
+        words="the trainer gives up in native code (SIGABRT)",
+        make=making.signalled(signal.SIGABRT),
+        causes=frozenset({Cause.SIGNALLED}),
+        any_trainer=True,
     ),
     Fault(
         name="term",
@@ -110,12 +66,14 @@ FAULTS: tuple[Fault, ...] = (
         make=making.signalled(signal.SIGTERM),
         phases=_LIVING,
         causes=frozenset({Cause.KILLED, Cause.EXIT_TOO_EARLY}),  # killed before it has a handler
+        any_trainer=True,
     ),
     Fault(
         name="cpu-limit",
         words="a limit of CPU time is used up (SIGXCPU)",
         make=making.signalled(signal.SIGXCPU),
         causes=frozenset({Cause.WALL_REACHED}),
+        any_trainer=True,
     ),
     Fault(
         name="deaf",
@@ -138,6 +96,7 @@ FAULTS: tuple[Fault, ...] = (
         make=making.kill_shim,
         phases=("train", "load", "save"),
         causes=frozenset({Cause.SHIM_KILLED}),
+        any_trainer=True,
     ),
     Fault(
         name="ghost",
@@ -145,6 +104,15 @@ FAULTS: tuple[Fault, ...] = (
         make=making.ghost,
         phases=("train", "save"),
         causes=frozenset({Cause.SHIM_KILLED}),
+        any_trainer=True,
+    ),
+    Fault(
+        name="pid-reused",
+        words="supervisor and trainer are killed, and the trainer's number goes to a stranger with the same words",
+        make=making.take_number,
+        causes=frozenset({Cause.KILLED}),
+        needs=(Need.NUMBER,),
+        any_trainer=True,
     ),
     Fault(
         name="supervisor",
@@ -152,6 +120,7 @@ FAULTS: tuple[Fault, ...] = (
         make=making.kill_supervisor,
         outcome=Outcome.UNHARMED,
         phases=("train", "load", "save", "evaluate"),
+        any_trainer=True,
     ),
     Fault(
         name="supervisor-trainer",
@@ -159,12 +128,14 @@ FAULTS: tuple[Fault, ...] = (
         make=making.kill_supervisor_and_trainer,
         phases=("train", "save"),
         causes=frozenset({Cause.KILLED}),
+        any_trainer=True,
     ),
     Fault(
         name="supervisor-shim",
         words="supervisor and shim are killed",
         make=making.kill_supervisor_and_shim,
         causes=frozenset({Cause.SHIM_KILLED}),
+        any_trainer=True,
     ),
     Fault(
         name="everybody",
@@ -172,18 +143,38 @@ FAULTS: tuple[Fault, ...] = (
         make=making.kill_everybody,
         phases=("train", "save"),
         causes=frozenset({Cause.SHIM_KILLED}),
+        any_trainer=True,
+    ),
+    *(
+        Fault(
+            name=f"supervisor-{name}",
+            words=f"the trainer is {'stopped' if how is signal.SIGSTOP else 'killed'}, and the supervisor {words}",
+            make=making.kill_supervisor_after(event, how),
+            causes=frozenset({Cause.STALLED if how is signal.SIGSTOP else Cause.KILLED}),
+            any_trainer=True,
+        )
+        for name, event, how, words in _MIDWAY
     ),
     Fault(
         name="freeze",
         words="everything stands still for 3 s and goes on, as after a suspend",
         make=making.freeze_everybody,
         outcome=Outcome.UNHARMED,
+        any_trainer=True,
     ),
     Fault(
         name="second-supervisor",
         words="somebody starts a second supervisor for the same job",
         make=making.second_supervisor,
         outcome=Outcome.UNHARMED,
+        any_trainer=True,
+    ),
+    Fault(
+        name="metrics-port",
+        words="the supervisor is killed, and its metrics port is taken when it is started again",
+        make=making.take_port,
+        outcome=Outcome.UNHARMED,
+        any_trainer=True,
     ),
     Fault(
         name="memory-refused",
@@ -202,13 +193,24 @@ FAULTS: tuple[Fault, ...] = (
         settings={"disk": {"need": "3MiB"}},
     ),
     Fault(
+        name="log-disk-full",
+        words="the disk of ledger and logs is filled to the last byte, and the trainer is killed",
+        make=making.fill_log_disk,
+        causes=frozenset({Cause.KILLED}),
+        or_else=Outcome.HELD,
+        mend=making.nothing,
+        needs=(Need.LOG_DISK,),
+        settings={"disk": {"need": "3MiB"}},
+    ),
+    Fault(
         name="read-only",
         words="the folder of the checkpoints becomes read-only",
         make=making.read_only,
         outcome=Outcome.HELD,
-        hold="PermissionError",
+        hold="/bed/checkpoints",
         mend=making.writable,
         needs=(Need.READ_ONLY,),
+        any_trainer=True,
     ),
     *(
         Fault(
@@ -217,6 +219,7 @@ FAULTS: tuple[Fault, ...] = (
             make=making.damage(how),
             causes=frozenset({Cause.KILLED}),
             refused=name != "unlisted",  # without its manifest it is no checkpoint any more
+            any_trainer=name not in ("flipped", "replaced"),  # these write into the quick job's own weights
         )
         for name, (words, how) in DAMAGES.items()
     ),
@@ -233,12 +236,20 @@ FAULTS: tuple[Fault, ...] = (
         words="the beat file is removed: blind, which is no reason to end a run",
         make=making.remove_beats,
         outcome=Outcome.UNHARMED,
+        any_trainer=True,
     ),
     Fault(
         name="beats-garbled",
         words="the beat file is overwritten with rubbish",
         make=making.garble_beats,
         outcome=Outcome.UNHARMED,
+        any_trainer=True,
+    ),
+    Fault(
+        name="data-hangs",
+        words="what reads the data never comes back",
+        make=making.block_data,
+        causes=frozenset({Cause.STALLED}),
     ),
     Fault(
         name="steps-frozen",
@@ -254,12 +265,14 @@ FAULTS: tuple[Fault, ...] = (
         words="the configuration is broken while the job runs, and the trainer is killed",
         make=making.break_settings,
         causes=frozenset({Cause.KILLED}),
+        any_trainer=True,
     ),
     Fault(
         name="ledger-torn",
         words="the supervisor is killed in the middle of a line of its ledger",
         make=making.tear_ledger,
         outcome=Outcome.UNHARMED,
+        any_trainer=True,
     ),
     Fault(
         name="loss-nan",
@@ -269,6 +282,43 @@ FAULTS: tuple[Fault, ...] = (
         causes=frozenset({Cause.NUMERIC}),
         hold="3 runs in a row",
         mend=making.mend_data,
+        settings=_THREE,
+    ),
+    Fault(
+        name="loss-frozen",
+        words="the loss is the very same in each step",
+        make=making.flatten_loss,
+        outcome=Outcome.UNHARMED,
+        finding="loss-frozen",
+        settings={"limits": {"loss_frozen_points": 5}},
+        changes_data=True,
+    ),
+    Fault(
+        name="loss-exploding",
+        words="loss and gradient climb from step to step",
+        make=making.raise_loss,
+        outcome=Outcome.UNHARMED,
+        finding="loss-exploding",
+        options=("--delay", "0.15", "--pause", "0.05"),  # each step is to be seen
+        changes_data=True,
+    ),
+    Fault(
+        name="exit-early",
+        words="the data is over before the target step, and the trainer leaves as if it had finished (exit 0)",
+        make=making.cut_data,
+        options=("--hasty",),
+        causes=frozenset({Cause.EXIT_TOO_EARLY}),
+    ),
+    Fault(
+        name="fresh-start",
+        words="the trainer is killed, and begins anew where it has to resume",
+        make=making.signalled(signal.SIGKILL),
+        outcome=Outcome.HELD,
+        options=("--forgetful",),
+        causes=frozenset({Cause.KILLED}),
+        later=frozenset({Cause.FRESH_START}),
+        hold="anew",
+        mend=making.mend_command,
         settings=_THREE,
     ),
     Fault(
@@ -297,6 +347,25 @@ FAULTS: tuple[Fault, ...] = (
         causes=frozenset({Cause.KILLED}),
         hold="run.lock is held",
         mend=making.end_holder,
+        any_trainer=True,
+    ),
+    Fault(
+        name="lock-replaced",
+        words="the supervisor's lock file is replaced by another, and the trainer is killed",
+        make=making.replace_lock,
+        outcome=Outcome.HELD,
+        causes=frozenset({Cause.KILLED}),
+        hold="unlinked or replaced",
+        mend=making.nothing,
+        settings={"relaunch": {"gate_wait": "1s"}},
+        any_trainer=True,
+    ),
+    Fault(
+        name="run-lock-gone",
+        words="the run's lock file is removed while the run holds it, and the trainer is killed",
+        make=making.remove_run_lock,
+        causes=frozenset({Cause.KILLED}),
+        any_trainer=True,
     ),
     # Last, since for a few seconds any other KILL could be taken for the kernel's.
     Fault(
@@ -312,8 +381,14 @@ FAULTS: tuple[Fault, ...] = (
 
 # Faults of recovery.md's list that no drill makes, and why.
 NOT_MADE: Mapping[str, str] = {
-    "GPU faults (Xid, lost, hung driver, out of memory)": "they cannot be made on a real device without harm",
+    "a GPU that is lost, a driver that hangs or does not fit, an Xid, sentinel values": "not on a real device without "
+    "harm; bench.recovery makes them on a stand-in driver",
+    "CUDA out of memory, an endless kernel, a ghost that holds device memory": "they take a GPU: tests/gpu/run",
+    "a thread that keeps Python's lock (GIL)": "not from outside; for the watchdog it is stop: alive, and no beats",
+    "memory refused while a checkpoint is loaded": "the window is a hundredth of a second; memory-refused is its twin",
     "a clock that jumps, a suspended host": "it would reach every program of the host; freeze stands in for it",
+    "a lock on 9p": "it takes WSL or another host's disk; diagnose looks at the file system before each launch",
+    "a session's wall reached during a save": "no session is lent here; cpu-limit stands in for the limit",
     "power cuts": "they cannot be made without harm",
 }
 

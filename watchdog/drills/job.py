@@ -5,10 +5,11 @@ other weights shows at the end. It saves, evaluates, drains, and stops at a loss
 The data is one compressed file that is read anew, whole, at each step; where it ends before the job does, the job waits
 for more, beating.
 
-Refuses to know that it is harmed: no option makes a fault. `--deaf` and `--child` are bad habits of real trainers.
+Refuses to know that it is harmed: no option makes a fault. Some are bad habits of real trainers: `--deaf` and `--child`
+to TERM, `--hasty` (leaves with 0 when its data is over) and `--forgetful` (begins anew, whatever it is told to resume).
 
     python -P -m watchdog.drills.job --data FILE [--steps 40] [--save-every 5] [--evaluate-every 10] [--delay 0.02]
-                                     [--pause 0.15] [--deaf] [--child]
+                                     [--pause 0.15] [--deaf] [--child] [--hasty] [--forgetful]
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Job:
     def train(self) -> int:
         """To the last step. Returns the exit code."""
         self._pause("load", target_step=self._wishes.steps)
-        if self._run.must_resume:
+        if self._run.must_resume and not self._wishes.forgetful:
             self.restore()
         else:
             self._run.acknowledge(fresh=True, step=0)
@@ -147,31 +148,34 @@ class Job:
                 self._pause("drain")
                 self.save(phase="drain")
                 return contract.EXIT_FINISHED
-            if not self._step():
-                return contract.EXIT_DIVERGED
+            if (code := self._step()) is not None:
+                return code
         self._run.beat("finished")
         contract.write_json_durably(self._folder / "weights.json", self._weights)
         return contract.EXIT_FINISHED
 
-    def _step(self) -> bool:
-        """One step with what follows it; False: the loss is not finite."""
+    def _step(self) -> int | None:
+        """One step with what follows it; a code is one to leave with."""
         step = int(self._weights["step"]) + 1
         lesson = read_lesson(self._wishes.data, step)
         if lesson is None:
+            if self._wishes.hasty:
+                print(f"no more data at step {step}: done", file=sys.stderr)
+                return contract.EXIT_FINISHED
             self._run.beat("train", status="waits for data")
             time.sleep(_WAIT_S)
-            return True
+            return None
         self._weights, loss = advance(self._weights, lesson)
-        self._run.beat("train", step=step, loss=loss)
+        self._run.beat("train", step=step, loss=loss, gradient_norm=2 * math.sqrt(loss))
         if not math.isfinite(loss):
             print(f"loss is {loss} at step {step}", file=sys.stderr)
-            return False
+            return contract.EXIT_DIVERGED
         time.sleep(self._wishes.delay)
         if step % self._wishes.evaluate_every == 0:
             self._pause("evaluate")
         if step % self._wishes.save_every == 0 or step == self._wishes.steps:
             self.save()
-        return True
+        return None
 
 
 def leave_a_child() -> None:
@@ -200,6 +204,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pause", type=float, default=0.15)
     parser.add_argument("--deaf", action="store_true")
     parser.add_argument("--child", action="store_true")
+    parser.add_argument("--hasty", action="store_true")
+    parser.add_argument("--forgetful", action="store_true")
     wishes = parser.parse_args(argv)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a drill leaves no core file

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from watchdog.core.identity import ProcessId
 from watchdog.drills import job
 from watchdog.drills.bed import Bed, BedError, Living, wait_for
 from watchdog.drills.damage import replace
-from watchdog.drills.places import Disk, LockHolder, MemoryLimit, ReadOnly
+from watchdog.drills.places import Disk, LockHolder, MemoryLimit, ReadOnly, Stranger
 
 _BIG_MIB = 160  # what the data is made to be, once it is unpacked
 _ROOM_BYTES = 48 * 2**20  # what is left to a trainer that is to read it
@@ -41,6 +43,7 @@ class Ring:
     cleanup: contextlib.ExitStack  # closed after the end of all processes
     disk: Disk | None = None
     restart: bool = False
+    promises: list[Callable[[], Sequence[str]]] = dataclasses.field(default_factory=list)  # asked at the end
     kept: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -48,6 +51,11 @@ class Ring:
         """The process that beats."""
         beat = self.run.beat()
         return self.run.trainer_id if beat is None else ProcessId(beat.pid, beat.start_ticks)
+
+    def at_step(self, more: int) -> int:
+        """So many steps from here."""
+        beat = self.run.beat()
+        return more + (0 if beat is None or beat.step is None else beat.step)
 
     def gone(self, identity: ProcessId, what: str) -> None:
         wait_for(lambda: not is_alive(identity), what, timeout_s=_SOON_S)
@@ -83,6 +91,35 @@ def kill_everybody(ring: Ring) -> None:
     ring.bed.strike(trainer)
 
 
+def kill_supervisor_after(event: str, number: signal.Signals = signal.SIGKILL) -> Callable[[Ring], None]:
+    """In the middle of a relaunch: as soon as it has recorded that. The trainer is sent `number` before."""
+
+    def make(ring: Ring) -> None:
+        ledger = ring.bed.state / "ledger.jsonl"
+        known, sought = ledger.stat().st_size, f'"event":"{event}"'.encode()
+        ring.bed.strike(ring.trainer, number)
+
+        def recorded() -> bool:
+            with open(ledger, "rb") as file:
+                file.seek(known)
+                return sought in file.read().replace(b'": "', b'":"')
+
+        wait_for(recorded, f"{event} in the ledger", timeout_s=_SOON_S, every_s=0.0005)
+        kill_supervisor(ring)
+
+    return make
+
+
+def take_number(ring: Ring) -> None:
+    """Supervisor and trainer are killed, and the trainer's number goes to a stranger with the same command line."""
+    trainer = ring.trainer
+    words = [os.fsdecode(word) for word in Path(f"/proc/{trainer.pid}/cmdline").read_bytes().split(b"\0")[1:-1]]
+    kill_supervisor_and_trainer(ring)
+    wait_for(lambda: not os.path.exists(f"/proc/{trainer.pid}"), "the end of the trainer", timeout_s=_SOON_S)
+    stranger = Stranger(trainer.pid, words, ring.cleanup)
+    ring.promises.append(stranger.harm)
+
+
 def ghost(ring: Ring) -> None:
     """The trainer stands still and keeps its share of the run lock; whoever would have ended it is gone."""
     ring.bed.strike(ring.trainer, signal.SIGSTOP)
@@ -107,6 +144,20 @@ def second_supervisor(ring: Ring) -> None:
         raise BedError(f"a second supervisor left with {code}, not with 4\n{ring.bed.tell()}")
 
 
+def take_port(ring: Ring) -> None:
+    """While the supervisor was dead, somebody took the port of its metrics. It says so; then the port is free again."""
+    text = ring.bed.config.read_text()
+    kill_supervisor(ring)
+    with socket.socket() as taker:
+        taker.bind(("127.0.0.1", 0))
+        taker.listen()
+        port = taker.getsockname()[1]
+        ring.bed.config.write_text(text.replace('port = "off"', f"port = {port}"))
+        code = ring.bed.ended(ring.bed.start())
+        if code != 2 or f":{port} is taken by pid {os.getpid()} " not in ring.bed.screen:
+            raise BedError(f"it left with {code} and does not name who has its port\n{ring.bed.tell()}")
+
+
 # --- limits -------------------------------------------------------------------------------------------------------
 def grow_data(ring: Ring) -> None:
     """The data becomes large, in memory and not on disk."""
@@ -128,7 +179,7 @@ def refuse_memory(ring: Ring) -> None:
 
 def out_of_memory(ring: Ring) -> None:
     trainer = ring.trainer
-    limit = MemoryLimit(_ROOM_BYTES, ring.cleanup)
+    limit = MemoryLimit(_ROOM_BYTES, ring.cleanup, ring.bed.root.parent.name)
     if not ring.bed.is_ours(trainer):
         raise BedError(f"pid {trainer.pid} is not proven to be of this drill: its limits were left alone")
     ring.bed.harmed.add(trainer.pid)
@@ -156,6 +207,19 @@ def fill_disk(ring: Ring) -> None:
 def free_disk(ring: Ring) -> None:
     assert ring.disk is not None
     ring.disk.free()
+
+
+def fill_log_disk(ring: Ring) -> None:
+    """The disk of ledger and logs is full, and the trainer is killed; there is room again after two seconds."""
+    assert ring.disk is not None
+    ring.disk.fill()
+    ring.bed.strike(ring.trainer)
+    with contextlib.suppress(BedError):
+        wait_for(lambda: ring.supervisor.poll() is not None, "the supervisor's end", timeout_s=2.0)
+    ring.disk.free()
+    if ring.supervisor.poll() is not None:
+        ring.kept["code"] = ring.supervisor.returncode
+        ring.restart = ring.supervisor.returncode != 3
 
 
 def read_only(ring: Ring) -> None:
@@ -235,8 +299,7 @@ def rewrite_lesson(value: str) -> Callable[[Ring], None]:
     def make(ring: Ring) -> None:
         text = job.get_data(ring.data)
         ring.kept["data"] = text
-        beat = ring.run.beat()
-        at = 3 + (0 if beat is None or beat.step is None else beat.step)
+        at = ring.at_step(3)
         lines = text.splitlines()
         lines[at] = f"{at + 1} {value}"
         job.put_data(ring.data, "\n".join(lines) + "\n")
@@ -247,8 +310,7 @@ def rewrite_lesson(value: str) -> Callable[[Ring], None]:
 def end_data(ring: Ring) -> None:
     """No more data comes: the trainer waits for it and beats on, until that is noticed."""
     text = job.get_data(ring.data)
-    beat = ring.run.beat()
-    at = 2 + (0 if beat is None or beat.step is None else beat.step)
+    at = ring.at_step(2)
     job.put_data(ring.data, "\n".join(text.splitlines()[:at]) + "\n")
 
     def noticed() -> bool:
@@ -257,6 +319,43 @@ def end_data(ring: Ring) -> None:
 
     wait_for(noticed, "frozen steps to be noticed", timeout_s=30, every_s=0.05)
     job.put_data(ring.data, text)
+
+
+def cut_data(ring: Ring) -> None:
+    """The data is over a few steps from here, until the trainer has left over it."""
+    ring.kept["data"] = job.get_data(ring.data)
+    job.put_data(ring.data, "\n".join(ring.kept["data"].splitlines()[: ring.at_step(2)]) + "\n")
+    ring.gone(ring.trainer, "the end of the trainer by the end of its data")
+    mend_data(ring)
+
+
+def block_data(ring: Ring) -> None:
+    """What reads the data never comes back, as on a dead network disk; until the trainer is given up."""
+    ring.kept["data"] = job.get_data(ring.data)
+    trainer, fifo = ring.trainer, ring.data.with_name("fifo")
+    os.mkfifo(fifo)
+    fifo.replace(ring.data)
+    ring.gone(trainer, "the end of the trainer that reads and reads")
+    mend_data(ring)
+
+
+def flatten_loss(ring: Ring) -> None:
+    """From a few steps from here on there is nothing more to learn: the loss is the very same in each step."""
+    lines, weights = job.get_data(ring.data).splitlines(), job.first_weights()
+    at = ring.at_step(3)
+    for step in range(1, len(lines) + 1):
+        if step > at:
+            lines[step - 1] = f"{step} {weights['value']!r}"
+        weights, _ = job.advance(weights, float(lines[step - 1].split()[1]))
+    job.put_data(ring.data, "\n".join(lines) + "\n")
+
+
+def raise_loss(ring: Ring) -> None:
+    """From a few steps from here on the data is twice as far off in each step."""
+    lines = job.get_data(ring.data).splitlines()
+    for step in range(ring.at_step(3), len(lines) + 1):
+        lines[step - 1] = f"{step} {2.0**step}"
+    job.put_data(ring.data, "\n".join(lines) + "\n")
 
 
 def remove_data(ring: Ring) -> None:
@@ -277,3 +376,28 @@ def foreign_holder(ring: Ring) -> None:
 
 def end_holder(ring: Ring) -> None:
     ring.kept["holder"].close()
+
+
+def replace_lock(ring: Ring) -> None:
+    """The lock file of the supervisor is another one, as after a restored backup; and the trainer is killed."""
+    lock = ring.bed.checkpoints / contract.CONTROL_FOLDER / "supervisor.lock"
+    lock.unlink()
+    lock.touch()
+    ring.bed.strike(ring.trainer)
+
+
+def remove_run_lock(ring: Ring) -> None:
+    """The run's lock file is gone while the run holds it; then the trainer is killed."""
+    (ring.bed.checkpoints / contract.CONTROL_FOLDER / contract.RUN_LOCK).unlink()
+    ring.bed.strike(ring.trainer)
+
+
+def nothing(_ring: Ring) -> None:
+    """What is in order again by the time that a person looks."""
+
+
+# --- habits -------------------------------------------------------------------------------------------------------
+def mend_command(ring: Ring) -> None:
+    """A person takes the bad habit out of the command."""
+    text = ring.bed.config.read_text()
+    ring.bed.config.write_text(text.replace(', "--forgetful"', ""))

@@ -7,22 +7,21 @@ process that holds it, the cgroup is an empty one with a name of its own.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from watchdog.drills.interrupts import held_off
+from watchdog.drills.leftovers import make_folder, set_immutable
 
 _CGROUPS = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
 
+_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 # PR_SET_PDEATHSIG = 1 (linux/prctl.h), set by the child itself and kept by its exec: whoever holds something for a
 # drill ends with it, even by a KILL that leaves no time for cleaning up.
@@ -96,14 +95,15 @@ class Disk:
 class MemoryLimit:
     """A memory cgroup of `limit_bytes` that nobody is in. Raises PlaceError."""
 
-    def __init__(self, limit_bytes: int, cleanup: contextlib.ExitStack) -> None:
-        top, name = _cgroup_top()
-        self.path = top / f"gpuhost-watchdog-drill-{os.getpid()}"
+    def __init__(self, limit_bytes: int, cleanup: contextlib.ExitStack, name: str) -> None:
+        """`name`: of the drill's folder, by which a later drill finds what a killed one left."""
+        top, limit = _cgroup_top()
+        self.path = top / name
         try:
             with held_off():
                 self.path.mkdir()
                 cleanup.callback(self.close)
-            (self.path / name).write_text(str(limit_bytes))
+            (self.path / limit).write_text(str(limit_bytes))
         except OSError as error:
             raise PlaceError(f"no memory cgroup can be made at {self.path}: {error.strerror}") from error
 
@@ -162,6 +162,37 @@ class LockHolder:
         _end(self._process)
 
 
+class Stranger:
+    """A process that is none of the job's, with the number of one that was, and with its words. Raises PlaceError."""
+
+    _BODY = "import time\nwhile True: time.sleep(0.2)"
+    _TRIES = 300
+
+    def __init__(self, pid: int, words: list[str], cleanup: contextlib.ExitStack) -> None:
+        command = _ending_with_us([sys.executable, "-c", self._BODY, *words])
+        for _ in range(self._TRIES):
+            with held_off():
+                try:
+                    _LAST_PID.write_text(str(pid - 1))  # the kernel gives the next one to whoever forks next
+                except OSError as error:
+                    raise PlaceError(f"the next number cannot be chosen: {error.strerror}") from error
+                self._process = subprocess.Popen(command, cwd="/", start_new_session=True, env={})
+                if self._process.pid == pid:
+                    cleanup.callback(self.close)
+                    return
+                _end(self._process)
+        raise PlaceError(f"others were quicker to take the number {pid}, {self._TRIES} times")
+
+    def harm(self) -> list[str]:
+        """What was done to it."""
+        code = self._process.poll()
+        return [] if code is None else [f"a stranger was ended ({code}) for having the number of a trainer"]
+
+    def close(self) -> None:
+        """Our own child, not reaped."""
+        _end(self._process)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
@@ -174,12 +205,6 @@ class ReadOnly:
 
     Raises PlaceError.
     """
-
-    _GET, _SET, _IMMUTABLE = (
-        0x80086601,
-        0x40086602,
-        0x10,
-    )  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL: linux/fs.h
 
     def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
         self._folder = folder
@@ -198,16 +223,10 @@ class ReadOnly:
             self._folder.chmod(self._mode & 0o7777)
 
     def _immutable(self, wanted: bool) -> None:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            flags = array.array("l", [0])
-            fcntl.ioctl(fd, self._GET, flags)
-            flags[0] = flags[0] | self._IMMUTABLE if wanted else flags[0] & ~self._IMMUTABLE
-            fcntl.ioctl(fd, self._SET, flags)
+            set_immutable(self._folder, wanted)
         except OSError as error:
             raise PlaceError(f"no folder can be made immutable here: {error.strerror}") from error
-        finally:
-            os.close(fd)
 
 
 # --- what this host can do ----------------------------------------------------------------------------------------
@@ -231,7 +250,9 @@ def why_no_memory_limit() -> str:
         return "a memory cgroup needs root"
     try:
         with contextlib.ExitStack() as cleanup:
-            MemoryLimit(2**30, cleanup)
+            folder = make_folder("whether a memory cgroup can be made here", cleanup)
+            cleanup.callback(shutil.rmtree, folder)
+            MemoryLimit(2**30, cleanup, folder.name)
     except (PlaceError, OSError) as error:
         return str(error)
     return ""
@@ -239,10 +260,21 @@ def why_no_memory_limit() -> str:
 
 def why_no_read_only() -> str:
     """Why a folder cannot be made read-only here; empty when it can."""
-    with tempfile.TemporaryDirectory(prefix="gpuhost-watchdog-drill-") as folder:
-        try:
-            with contextlib.ExitStack() as cleanup:
-                ReadOnly(Path(folder), cleanup)
-        except PlaceError as error:
-            return str(error)
+    try:
+        with contextlib.ExitStack() as cleanup:
+            folder = make_folder("whether a folder can be made read-only here", cleanup)
+            cleanup.callback(shutil.rmtree, folder)
+            ReadOnly(folder, cleanup)
+    except (PlaceError, OSError) as error:
+        return str(error)
     return ""
+
+
+def why_no_number() -> str:
+    """Why the next process cannot be given a number of our choice; empty when it can."""
+    try:
+        with open(_LAST_PID, "r+b"):
+            pass
+    except OSError as error:
+        return f"the next process's number cannot be chosen: {_LAST_PID}: {error.strerror}"
+    return "" if os.geteuid() == 0 else "choosing the next process's number needs root"

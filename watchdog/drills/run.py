@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,23 +17,20 @@ from typing import Any
 
 from watchdog.control import request
 from watchdog.core.causes import Cause
-from watchdog.drills import job
 from watchdog.drills.bed import Bed, BedError, Living, wait_for
 from watchdog.drills.faults import Fault, Need, Outcome
 from watchdog.drills.interrupts import Interrupted, held_off
+from watchdog.drills.leftovers import BED, make_folder
 from watchdog.drills.making import Ring
 from watchdog.drills.places import Disk, PlaceError
+from watchdog.drills.trainers import Quick, Trained, data_in
 from watchdog.errors import ControlError
 
-STEPS = 40
 DEADLINE_S = 90.0
-_WRONG = (AssertionError, OSError, PlaceError, ControlError, subprocess.TimeoutExpired, ValueError)
-_STRIKE_STEP = 12  # past two checkpoints, before an evaluation
-_PHASES = ("start", "import", "prepare", "load", "compile", "first_step", "train", "evaluate", "save", "drain")
+_WRONG = (AssertionError, OSError, PlaceError, ControlError, subprocess.SubprocessError, ValueError)
 _ENDS = ("run_stopping", "run_ended", "run_weighed")
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "job": {"devices": []},  # a drill neither waits for GPUs nor measures them
-    "deadlines": {phase: "2s" for phase in _PHASES} | {"start": "20s", "finished": "5s"},
     "relaunch": {"failures": 5, "backoff": "0.2s", "backoff_limit": "0.2s", "gate_wait": "20s"},
 }
 
@@ -55,6 +49,7 @@ class Result:
     steps_lost: int | None = None
     took_s: float = 0.0
     problems: tuple[str, ...] = ()
+    not_made: str = ""  # why this host did not let it be made, after all; then it is a problem, too
 
     @property
     def ok(self) -> bool:
@@ -69,11 +64,18 @@ def _no_eyes(_bed: Bed) -> Iterator[Callable[[], Sequence[str]]]:
     yield lambda: ()
 
 
-def drill(fault: Fault, phase: str, *, make_bed: Callable[..., Bed] = Bed, eyes: Eyes = _no_eyes) -> Result:
+def drill(
+    fault: Fault,
+    phase: str,
+    *,
+    trained: Trained | None = None,
+    make_bed: Callable[..., Bed] = Bed,
+    eyes: Eyes = _no_eyes,
+) -> Result:
     """Make one fault in one phase, and see it through. Never raises for what the supervisor does wrong.
 
-    `make_bed` and `eyes` are for a benchmark that watches more closely: eyes give back a function that tells, at the
-    end, what was wrong.
+    `trained`: what is harmed, the quick job if None. `make_bed` and `eyes` are for a benchmark that watches more
+    closely: eyes give back a function that tells, at the end, what was wrong.
     """
     began_s = time.monotonic()
     seen = _Seen(fault=fault, phase=phase)
@@ -82,15 +84,16 @@ def drill(fault: Fault, phase: str, *, make_bed: Callable[..., Bed] = Bed, eyes:
     try:
         with contextlib.ExitStack() as outer:
             with held_off():
-                folder = Path(tempfile.mkdtemp(prefix="gpuhost-watchdog-drill-"))
+                folder = make_folder(f"{fault.name}, in phase {phase}", outer)
                 outer.callback(_clean, stack, folder, left)
-            _perform(seen, folder, stack, make_bed, eyes)
+            _perform(seen, folder, stack, trained or Quick(), make_bed, eyes)
     except KeyboardInterrupt:
         if folder is not None and not left:  # it may have come before the cleaning held it off; twice does no harm
             _clean(stack, folder, left)
         raise Interrupted(tuple(left)) from None
     except _WRONG as error:
         seen.problems.append(str(error) or type(error).__name__)
+        seen.not_made = str(error) if isinstance(error, PlaceError) else ""
     seen.problems += left
     return seen.result(time.monotonic() - began_s)
 
@@ -110,26 +113,40 @@ def _clean(stack: contextlib.ExitStack, folder: Path, left: list[str]) -> None:
             left += [words] if folder.exists() else []
 
 
-def _perform(seen: _Seen, folder: Path, stack: contextlib.ExitStack, make_bed: Callable[..., Bed], eyes: Eyes) -> None:
+def _perform(
+    seen: _Seen,
+    folder: Path,
+    stack: contextlib.ExitStack,
+    trained: Trained,
+    make_bed: Callable[..., Bed],
+    eyes: Eyes,
+) -> None:
     fault = seen.fault
-    data = folder / "lessons.gz"
-    job.write_data(data, STEPS)
-    expected = job.final_weights(data, STEPS)
-    root = folder / "bed"
-    root.mkdir()
-    disk = Disk(root / "checkpoints", stack) if Need.DISK in fault.needs else None
-    command = [sys.executable, "-P", "-m", "watchdog.drills.job", "--data", str(data), "--steps", str(STEPS)]
-    tables = {*SETTINGS, *fault.settings}
-    settings = {name: {**SETTINGS.get(name, {}), **fault.settings.get(name, {})} for name in tables}
+    command = trained.prepare(folder)
+    expected = trained.expected(folder)
+    root = folder / BED
+    root.mkdir(exist_ok=True)
+    disk = None
+    if Need.DISK in fault.needs:
+        disk = Disk(root / "checkpoints", stack)
+    elif Need.LOG_DISK in fault.needs:
+        disk = Disk(root / "state", stack)
+    given = (SETTINGS, trained.settings, fault.settings)
+    settings = {
+        name: {key: value for each in given for key, value in each.get(name, {}).items()}
+        for name in {name for each in given for name in each}
+    }
     prefix = () if disk is None else disk.prefix
     cleanup = stack.enter_context(contextlib.ExitStack())
     bed = stack.enter_context(make_bed(root, [*command, *fault.options], settings=settings, prefix=prefix))
-    if disk is not None:
+    if disk is not None and Need.DISK in fault.needs:
         bed.checkpoints = disk.seen
+    elif disk is not None:
+        bed.state = disk.seen / bed.name
     tell = stack.enter_context(eyes(bed))
     supervisor = bed.start()
-    run = _moment(bed, supervisor, seen.phase)
-    ring = Ring(bed=bed, run=run, data=data, supervisor=supervisor, cleanup=cleanup, disk=disk)
+    run = _moment(bed, supervisor, seen.phase, trained)
+    ring = Ring(bed=bed, run=run, data=data_in(folder), supervisor=supervisor, cleanup=cleanup, disk=disk)
     beat = run.beat()
     seen.struck_s, seen.struck_run, seen.struck_step = time.time(), run, 0 if beat is None else beat.step or 0
     fault.make(ring)
@@ -149,17 +166,19 @@ def _perform(seen: _Seen, folder: Path, stack: contextlib.ExitStack, make_bed: C
     if code != 0:
         raise BedError(f"the supervisor left with {code}\n{bed.tell()}")
     seen.hear(bed.events())
-    weights = json.loads((bed.checkpoints / "weights.json").read_bytes())
-    found = [*seen.judge(expected, weights), *tell()]
+    if fault.changes_data:
+        expected = trained.expected(folder)
+    promised = [words for promise in ring.promises for words in promise()]
+    found = [*seen.judge(expected, trained.found(bed.checkpoints)), *promised, *tell()]
     if found:
         seen.problems += [*found, bed.tell()]
 
 
-def _moment(bed: Bed, supervisor: subprocess.Popen[bytes], phase: str) -> Living:
+def _moment(bed: Bed, supervisor: subprocess.Popen[bytes], phase: str, trained: Trained) -> Living:
     """The living run, at a moment of that phase; in a phase that comes again, after the second checkpoint."""
 
     def wait(phase: str) -> Living:
-        least = {"train": _STRIKE_STEP, "save": 10, "evaluate": 10}.get(phase, 0)
+        least = {"train": trained.strike_step, "save": 10, "evaluate": 10}.get(phase, 0)
 
         def look() -> Living | None:
             if supervisor.poll() is not None:
@@ -169,7 +188,7 @@ def _moment(bed: Bed, supervisor: subprocess.Popen[bytes], phase: str) -> Living
             there = beat is not None and beat.phase == phase and (beat.step or 0) >= least
             return run if there else None
 
-        return wait_for(look, f"phase {phase}", timeout_s=30, every_s=0.002)
+        return wait_for(look, f"phase {phase}", timeout_s=30 * trained.slower, every_s=0.002)
 
     if phase == "drain":
         wait("train")
@@ -196,6 +215,7 @@ class _Seen:
     lost: int | None = None
     refused: bool = False
     problems: list[str] = dataclasses.field(default_factory=list)
+    not_made: str = ""
 
     def hear(self, events: Sequence[Mapping[str, Any]]) -> None:
         """What the ledger tells of the time since the fault."""
@@ -258,4 +278,5 @@ class _Seen:
             steps_lost=self.lost,
             took_s=round(took_s, 1),
             problems=tuple(self.problems),
+            not_made=self.not_made,
         )

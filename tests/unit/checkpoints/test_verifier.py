@@ -72,7 +72,7 @@ def watched(verifier: Verifier, wait_until: Wait, knowledge: Knowledge = KNOWLED
 
 
 def test_a_watch_verifies_each_new_checkpoint_once(tmp_path: Path, verifier: Verifier, wait_until: Wait) -> None:
-    assert watched(verifier, wait_until) == Found(order=1)  # no folder yet
+    assert watched(verifier, wait_until) == Found(order=1, listed=())  # no folder yet
     write(tmp_path / "c", 10)
     assert [checkpoint.step for checkpoint in watched(verifier, wait_until).verified] == [10]
     assert watched(verifier, wait_until).verified == ()
@@ -137,3 +137,33 @@ def test_without_its_lineage_the_runs_of_the_ledger_are_the_lineage(
     assert [refusal.step for refusal in found.choice.refused] == [20]
     watched_now = watched(verifier, wait_until, knows)
     assert 20 not in [checkpoint.step for checkpoint in watched_now.verified]
+
+
+# --- what lies there, and does no more ----------------------------------------------------------------------------
+def test_each_look_lists_what_lies_there_and_remembers_where_it_lay(
+    tmp_path: Path, verifier: Verifier, wait_until: Wait
+) -> None:
+    folder = tmp_path / "c"
+    for step in (10, 20):
+        write(folder, step)
+    first = watched(verifier, wait_until)
+    assert first.listed is not None
+    ten = next(claim for claim in first.listed if claim is not None and claim.step == 10)
+    twenty = next(claim for claim in first.listed if claim is not None and claim.step == 20)
+    (path,) = folder.glob("*20*.manifest.json")
+    path.rename(tmp_path / "aside")
+    second = watched(verifier, wait_until)
+    assert second.listed == (ten,)
+    assert verifier.path_of(twenty) == str(path)
+    (tmp_path / "aside").rename(path)
+    third = watched(verifier, wait_until)
+    assert [checkpoint.step for checkpoint in third.verified] == [20], "what comes back is read back again"
+
+
+def test_a_choice_lists_as_well(tmp_path: Path, verifier: Verifier, wait_until: Wait) -> None:
+    write(tmp_path / "c", 10)
+    (tmp_path / "c" / "torn.manifest.json").write_text("{")
+    verifier.choose(KNOWLEDGE)
+    listed = next_found(verifier, wait_until).listed
+    assert listed is not None
+    assert {None if claim is None else claim.step for claim in listed} == {None, 10}

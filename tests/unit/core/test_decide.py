@@ -145,6 +145,16 @@ def test_short_memory_is_worth_one_try_and_then_the_wait_begins_anew() -> None:
     assert (lifted.phase, lifted.room) == (Phase.GATING, Room.UNTRIED)
 
 
+def test_where_a_person_reclaims_by_hand_nothing_is_tried_and_the_wait_is_the_usual_one() -> None:
+    by_hand = make_policy(reclaims=False)
+    seen = Seen(now_s=1.0, gates=SHORT, choice=chosen(10))
+    state, plan = decide(GATING, seen, by_hand)
+    assert (state, plan.actions, plan.rule) == (GATING, (), "gate closed")
+    held, _ = decide(state, dataclasses.replace(seen, now_s=301.0), by_hand)
+    assert held.phase is Phase.HOLD
+    assert SHORT[0].words in (held.hold or "")
+
+
 def test_no_cache_is_dropped_under_a_run() -> None:
     state = dataclasses.replace(GATING, room=Room.UNDER_WAY)
     seen = Seen(now_s=1.0, gates=OPEN, choice=chosen(10))
@@ -180,12 +190,12 @@ def test_a_verified_target_is_finished_without_a_run() -> None:
     assert (state.phase, plan.actions) == (Phase.LEFT, (Leave(0),))
 
 
-def test_a_launch_that_failed_is_a_hold() -> None:
-    seen = Seen(now_s=1.0, gates=OPEN, choice=chosen(10), trouble=Trouble(words="the run lock is held"))
+def test_a_launch_that_failed_for_what_stays_is_a_hold() -> None:
+    seen = Seen(now_s=1.0, gates=OPEN, choice=chosen(10), trouble=Trouble(words="no such folder"))
     state, plan = decide(GATING, seen, POLICY)
     assert state.phase is Phase.HOLD
     assert not plan.actions
-    assert "run lock is held" in (state.hold or "")
+    assert "no such folder" in (state.hold or "")
 
 
 @pytest.mark.parametrize("level", [0, 1])

@@ -52,6 +52,19 @@ def test_the_world_reaches_what_it_is_for() -> None:
     assert world.history.runs_by_cause == {"exited": 1, "finished": 1}
 
 
+def test_a_life_that_is_faked_is_called_so_and_ends() -> None:
+    """Else what is asserted of verdicts would hold for want of them."""
+    world, kinds = World(make_policy()), []
+    begun = ["turn", "turn", "turn", "step", "step", "step", "step", "step", "fakes", "step", "step", "stacks kept"]
+    for event in [*begun, "turn", "turn", "turn", "turn", "step", "step", "step", "step"]:
+        live(world, [event])
+        assert world.verdict is not None
+        kinds.append(world.verdict.kind.value)
+    assert list(dict.fromkeys(kinds)) == ["starting", "healthy", "stalled", "dead"]
+    assert kinds[-1] == "healthy", "the next run trains"
+    assert world.history.runs_by_cause == {"stalled": 1}
+
+
 @pytest.mark.parametrize("request_", ["drain", "stop"])
 def test_a_request_in_any_phase_ends_in_leaving(request_: str) -> None:
     """With 5, or with 3 where a hold came first."""

@@ -190,10 +190,125 @@ def test_without_a_supervisor_only_what_waits_for_somebody_grows() -> None:
     assert found.wall_s == 10.0
 
 
+def test_what_a_person_had_stopped_is_down_and_no_incident_any_more() -> None:
+    ledger = HandLedger().at(0).launch(1).at(10).ended(1, died=10.0).weighed(1, wait=5.0)
+    ledger.at(12).write("supervisor_leaving")
+    [incident] = incidents(ledger.events, ledger.wall(1000))
+    assert (incident.outcome, incident.lost_total_s) == ("stopped", 2.0)
+    found = ettr_of_ledger(ledger.events, None, ledger.wall(1000))
+    assert found is not None
+    assert (found.lost_s["away"], found.incident) == (988.0, None)
+
+
+def test_a_wish_in_the_middle_of_a_replay_ends_it() -> None:
+    ledger = HandLedger().at(0).launch(1).at(10).steps(1, 1, 10.0).at(20).ended(1, step=300, died=20.0).weighed(1)
+    ledger.launch(2, 200).at(25).steps(2, 201, 25.0).at(30).stopping(2, "drained", beat=30.0)
+    [incident] = incidents(ledger.at(31).ended(2, "drained", step=220, died=31.0).weighed(2, "drained").events)
+    assert (incident.outcome, incident.lost_s["replay"]) == ("recovered", 5.0)
+    assert incident.lost_total_s == 10.0
+
+
+@pytest.mark.parametrize("part", ["proof", "wait", "reclaim", "hold", "stop"])
+def test_an_open_incident_grows_as_its_job_does(part: str) -> None:
+    ledger = HandLedger().at(0).launch(1).at(10).steps(1, 1, 10.0)
+    if part == "stop":
+        ledger.at(10).stopping(1, beat=10.0)
+    else:
+        ledger.ended(1, died=10.0)
+        match part:
+            case "wait":
+                ledger.weighed(1, wait=600.0)
+            case "reclaim":
+                ledger.write("reclaiming")
+            case "hold":
+                ledger.write("hold", reason="r")
+    [incident] = incidents(ledger.events, ledger.wall(370))
+    found = ettr_of_ledger(ledger.events, None, ledger.wall(370))
+    assert found is not None
+    assert (incident.lost_s, incident.wall_s) == ({part: 360.0}, 370.0)
+    assert (found.down_s, found.lost_s[part], found.wall_s) == (360.0, 360.0, 370.0)
+    [still] = incidents(ledger.events)
+    assert still.lost_total_s == 0.0
+
+
+def test_what_only_a_supervisor_can_end_grows_where_one_lives() -> None:
+    ledger = HandLedger().at(0).launch(1).at(10).ended(1, died=10.0).weighed(1).launch(2)
+    [alone] = incidents(ledger.events, ledger.wall(70))
+    [watched] = incidents(ledger.events, ledger.wall(70), supervised=True)
+    assert (alone.lost_total_s, watched.lost_s) == (0.0, {"load": 60.0})
+    found = ettr_of_ledger(ledger.events, None, ledger.wall(70), supervised=True)
+    assert found is not None
+    assert found.lost_s["load"] == 60.0
+
+
+def gone_back() -> HandLedger:
+    """Trained up to 609, gone back to 300 by a person while run 1 lived, and stalled at 350 on the new branch."""
+    ledger = HandLedger().at(0).launch(1).at(10).steps(1, 1, 10.0).at(50).verified(1, 300).at(90).verified(1, 600)
+    ledger.at(100).write("branched", step=300, digest="d300", run_id="1-a", by="me", why="loss")
+    ledger.stopping(1, "stopped").at(104).ended(1, "stopped", step=609, died=104.0).weighed(1, "stopped")
+    ledger.at(104.5).write("checkpoint_verified", step=609, digest="d609", run_id="1-a")
+    ledger.at(105).launch(2, 300).at(110).steps(2, 301, 110.0).at(130).verified(2, 350)
+    return (
+        ledger.at(190).stopping(2, beat=140.0).at(195).ended(2, "stalled", step=350, died=195.0).weighed(2, "stalled")
+    )
+
+
+def test_steps_of_a_branch_that_was_left_are_not_repeated() -> None:
+    ledger = gone_back()
+    assert account_of(ledger).high_step == 350
+    assert "replay" not in lost(account_of(ledger))
+    ledger.at(196).launch(3, 350).at(200).steps(3, 351, 200.0)
+    account = account_of(ledger.at(260).write("nothing"))
+    [incident] = incidents(ledger.events)
+    assert (incident.outcome, incident.steps_repeated) == ("recovered", 0)
+    assert "replay" not in incident.lost_s
+    assert (account.span, account.part) == (None, Part.RUN)
+
+
+def test_the_replay_of_an_incident_ends_at_the_last_step_of_its_own_runs() -> None:
+    ledger = HandLedger().at(0).launch(1).at(10).steps(1, 1, 10.0).at(100).ended(1, step=300, died=100.0).weighed(1)
+    ledger.at(101).launch(2, 200).at(105).steps(2, 201, 105.0).at(110).ended(2, step=220, died=110.0).weighed(2)
+    account = account_of(ledger.at(111).launch(3, 200).at(115).steps(3, 201, 115.0))
+    assert account.replay_to == 220
+    ledger.at(126).write("run_caught_up", run_id="3-a", step=221, made_s=ledger.monotonic(125.0))
+    account = account_of(ledger)
+    assert (account.part, account.span, account.replay_to) == (Part.REPLAY, None, 300)
+    ledger.at(166).write("run_caught_up", run_id="3-a", step=301, made_s=ledger.monotonic(165.0))
+    assert lost(account_of(ledger))["replay"] == 5.0 + 50.0
+    first, second = incidents(ledger.events)
+    assert (first.lost_s["replay"], second.lost_s["replay"]) == (5.0, 10.0)
+
+
+def test_a_checkpoint_tells_the_same_where_no_record_of_the_step_is() -> None:
+    ledger = HandLedger().at(0).launch(1).at(10).steps(1, 1, 10.0).at(100).ended(1, step=300, died=100.0).weighed(1)
+    ledger.at(101).launch(2, 200).at(105).steps(2, 201, 105.0).at(110).ended(2, step=220, died=110.0).weighed(2)
+    ledger.at(111).launch(3, 200).at(115).steps(3, 201, 115.0).at(125).verified(3, 250)
+    assert account_of(ledger).span is None
+    assert account_of(ledger).part is Part.REPLAY
+    assert account_of(ledger.at(165).verified(3, 350)).part is Part.RUN
+
+
+def test_a_job_that_was_over_before_a_step_was_timed_says_so() -> None:
+    ledger = HandLedger().at(0).launch(1).at(1).ended(1, "finished", step=9, died=1.0).verified(1, 9)
+    found = ettr_of_ledger(ledger.write("finished").weighed(1, "finished").events, 9, ledger.wall(50))
+    assert found is not None
+    assert (found.ratio, found.wall_s) == (None, 1.0)
+    assert found.why.startswith("the job was over before two of its steps were seen")
+
+
 # --- whatever the ledger looks like -------------------------------------------------------------------------
 _KINDS = (
     *("run_launching", "run_stopping", "run_goes_on", "run_ended", "run_weighed", "run_steps", "run_recovered"),
-    *("run_caught_up", "checkpoint_verified", "step_time", "hold", "lifted", "supervisor_leaving", "finding"),
+    *(
+        "run_caught_up",
+        "checkpoint_verified",
+        "step_time",
+        "branched",
+        "hold",
+        "lifted",
+        "supervisor_leaving",
+        "finding",
+    ),
     *("supervisor_started", "reclaiming", "reclaimed", "finished", "archived", "run_killed", "of another version"),
 )
 _VALUES = st.one_of(
@@ -210,6 +325,7 @@ _NAMES = st.sampled_from(
     (
         *("run_id", "number", "step", "last_step", "made_s", "beat_s", "died_wall_s", "wait_s", "cause", "resume_step"),
         *("baseline_step", "repeated", "step_s", "saving_s", "reason", "error", "check", "command", "evidence"),
+        *("tail", "facts", "kernel", "failure", "gates", "stood_before", "words", "confidence", "bogus"),
     )
 )
 _MOMENT = st.one_of(st.none(), st.floats(-1e6, 1e6), st.floats(0, 100))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchdog.core.facts import Absent, Known, Unknown
-from watchdog.core.gpumemory import MIB, Doubt, GpuMemory, Measured, Stay
+from watchdog.core.gpumemory import MIB, Doubt, GpuMemory, Measured, Stay, after
 from watchdog.core.gpuproof import (
     GIVEN_BACK,
     MARGIN_BYTES,
@@ -240,10 +240,10 @@ def test_a_job_about_which_nothing_is_known_has_nothing_to_prove() -> None:
 def test_what_a_dry_run_can_tell_beside_the_run() -> None:
     told = foretold(knows(doubts=DOUBTED), "1-a")
     assert told == {
-        UUID: "7.2 of the 9.0 GiB given back, 9.5 GiB free, or what the last run began with, "
+        UUID: "7.2 of the 9.0 GiB given back, 9.5 GiB free, or what the run that took it began with, "
         "measured (run 1 ended by a CUDA error)"
     }
-    assert foretold(knows(), "2-b") == {UUID: "9.5 GiB free, or what the last run began with"}
+    assert foretold(knows(), "2-b") == {UUID: "9.5 GiB free, or what the run that took it began with"}
     assert foretold(GpuMemory(), None) == {}
 
 
@@ -324,3 +324,36 @@ def test_open_only_with_proof(device: DeviceNow, memory: GpuMemory, attempt: Att
     if stay.others_bytes is not None:
         kept = used - stay.before_bytes - ((device.others_bytes or 0) - stay.others_bytes)
         assert min(kept, stay.added_bytes) <= max(64 * MIB, (1 - GIVEN_BACK) * stay.added_bytes)
+
+
+# --- many relaunches, each with a little less ---------------------------------------------------------------------
+def relaunched(memory: GpuMemory, number: int, before: int, peak: int) -> GpuMemory:
+    """One more run: what was in use before it, and the most while it lived; as the records tell it."""
+    run_id, said = f"{number}-a", {UUID: {"before": before, "others": 0, "peak": before, "own": None}}
+    memory = after(memory, "run_launching", {"run_id": run_id, "device_memory": said}, number, "")
+    said = {UUID: {"before": before, "others": 0, "peak": peak, "own": None}}
+    return after(memory, "gpu_memory", {"run_id": run_id, "devices": said}, number, "")
+
+
+def test_a_little_less_each_time_is_bounded_by_what_was_ever_enough() -> None:
+    """The job fills what it finds; each run leaves 4 % behind, within what one relaunch is allowed."""
+    memory, total, used = GpuMemory(), 12 * GIB, BASE
+    opened = 0
+    for number in range(1, 20):
+        memory = relaunched(memory, number, used, total - 64 * MIB)
+        used += int(0.04 * (total - 64 * MIB - used))
+        if not prove(now(used), memory, run_id=f"{number}-a", over_s=OVER_S, now_s=OVER_S + 60.0).open:
+            break
+        opened += 1
+    assert opened == 1, "once, and not nineteen times"
+    assert memory.bases == {UUID: BASE}
+
+
+def test_a_run_that_took_more_where_more_was_in_use_has_shown_that_it_is_enough() -> None:
+    memory = relaunched(GpuMemory(), 1, BASE, BASE + 6 * GIB)
+    memory = relaunched(memory, 2, BASE + GIB, BASE + GIB + 9 * GIB)
+    assert (memory.needs, memory.bases) == ({UUID: 9 * GIB}, {UUID: BASE + GIB})
+    for gone in ("archived", "batch_shrunk"):
+        assert after(memory, gone, {"run_id": "2-a"}, 9, "").bases == {}
+    other = after(memory, "run_launching", {"run_id": "3-a", "command_sha256": "another"}, 9, "")
+    assert other.bases == {}

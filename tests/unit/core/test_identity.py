@@ -51,7 +51,10 @@ CLEAN = Traces(readable=True, run_id=None, holds_run_lock=False)
 MARKED = Traces(readable=True, run_id="1-a", holds_run_lock=False)
 OTHER_RUN = Traces(readable=True, run_id="0-z", holds_run_lock=False)
 HIDDEN = Traces(readable=False, run_id=None, holds_run_lock=False)
-HOLDER = Traces(readable=True, run_id=None, holds_run_lock=True)
+LAUNCHER = 40
+HOLDER = Traces(readable=True, run_id=None, holds_run_lock=True, lock_taker=LAUNCHER)
+TAKER_GONE = Traces(readable=True, run_id=None, holds_run_lock=True, lock_taker=0)
+BACKUP = Traces(readable=True, run_id=None, holds_run_lock=True, lock_taker=777)
 
 
 def orphans(
@@ -76,6 +79,7 @@ def orphans(
         own_pid=ME,
         adopters=adopters,
         in_cgroup=cgroup,
+        launcher=LAUNCHER,
     )
 
 
@@ -84,6 +88,24 @@ def test_the_marks_of_the_run_prove() -> None:
     found = orphans(table, {101: MARKED, 102: HOLDER, 103: OTHER_RUN})
     assert pids(found.ours) == {101, 102}
     assert found.unclear == ()
+
+
+def test_who_inherited_the_run_lock_is_ours_by_two_proofs_and_both_are_told() -> None:
+    """Its environment is emptied, its session another: what it holds was taken by the one that launched the run."""
+    found = orphans([process(101, 1), process(102, 1)], {101: HOLDER, 102: TAKER_GONE}, adopters=frozenset({0, 1}))
+    assert pids(found.ours) == {101, 102}
+    assert found.proofs[101] == ("started after it and holds the share of its run lock that its launcher took",)
+    assert "whose taker is gone; was orphaned as its own are" in found.proofs[102][0]
+
+
+def test_who_took_a_share_of_the_run_lock_by_himself_is_named_and_never_ours() -> None:
+    """`flock -s run.lock backup`, begun after the run: a share, and nothing else of the run."""
+    table = [process(70, 1, 100, command="bash"), process(101, 70), process(102, 70), process(LAUNCHER, 70)]
+    itself = Traces(readable=True, run_id=None, holds_run_lock=True, lock_taker=LAUNCHER)
+    found = orphans(table, {101: BACKUP, 102: TAKER_GONE, LAUNCHER: itself}, adopters=frozenset({0, 1}))
+    assert (found.ours, pids(found.unclear)) == ((), {101, 102, LAUNCHER})
+    to_us = orphans(table, {101: BACKUP}, subreaper=True)
+    assert to_us == Orphans(ours=(), unclear=()), "where orphans come to us it is excluded; the lock still shows it"
 
 
 def test_a_bystander_with_the_same_name_is_nobody() -> None:
@@ -144,7 +166,7 @@ def test_zombies_and_ourselves_are_never_among_them() -> None:
         st.tuples(
             st.integers(0, 12),
             st.sampled_from([SINCE - 10, SINCE, SINCE + 10]),
-            st.sampled_from([CLEAN, MARKED, OTHER_RUN, HIDDEN, HOLDER]),
+            st.sampled_from([CLEAN, MARKED, OTHER_RUN, HIDDEN, HOLDER, TAKER_GONE, BACKUP]),
             st.sampled_from("SRDZT"),
         ),
         max_size=12,
@@ -162,7 +184,7 @@ def test_no_table_makes_an_old_unmarked_process_ours(rows: list[tuple[int, int, 
         assert each.id.start_ticks >= SINCE
         assert each.living
     for each in found.unclear:
-        assert traces[each.id.pid] == HIDDEN
+        assert traces[each.id.pid] in (HIDDEN, TAKER_GONE, BACKUP)
     parents = {each.id.pid: each.ppid for each in table}
     for each in found.ours:
         pid = each.id.pid

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.core.ledgers import HandLedger
 from tests.unit.core.test_ettr import killed_once
-from watchdog.core.incidents import Incident, incidents
+from watchdog.core.autopsy import Incident
+from watchdog.core.incidents import incidents
 from watchdog.ledger import LINE_LIMIT_BYTES, read_events
 
 
@@ -49,11 +50,13 @@ def test_a_death_from_its_first_sign_to_the_step_that_is_new() -> None:
     assert incident.unknown == ()
     assert [moment.kind for moment in incident.timeline] == [
         "run_ended",
+        "run_weighed",
         "run_launching",
         "run_recovered",
         "run_caught_up",
     ]
-    assert [moment.role for moment in incident.timeline] == ["proof", "did", "proof", "proof"]
+    assert [moment.role for moment in incident.timeline] == ["proof", "did", "did", "proof", "proof"]
+    assert incident.timeline[1].sentence.endswith("; the next run in 3.0 s")
 
 
 def test_the_attempts_until_the_next_new_step_are_one_incident() -> None:

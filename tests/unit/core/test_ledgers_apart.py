@@ -14,7 +14,7 @@ from watchdog.core.history import fold
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
 from watchdog.core.seen import EndSeen, Request, Seen, Shim
-from watchdog.core.state import Ended, Launch, Plan, Policy, State
+from watchdog.core.state import Ended, Launch, Plan, Policy, State, Wish
 
 POLICY = make_policy(target_step=None)
 PLACE = "TypeError at /u/train.py:12 in step"
@@ -138,3 +138,10 @@ def test_the_confidence_is_that_of_the_classifier() -> None:
         _, plan = decide(running(), Seen(now_s=1.0, shim=Shim.ENDED, end=end), POLICY)
         (ended,) = [record for record in plan.records if record.kind == "run_ended"]
         assert ended.data["confidence"] == said
+
+
+def test_a_person_who_stops_at_the_last_failure_leaves_a_hold_behind() -> None:
+    """Else the next supervisor would find a spent budget and no hold, and launch once more."""
+    state, plan = weigh(dataclasses.replace(START, failures=2, wish=Wish.LEAVE), Cause.EXITED)
+    assert (state.phase, state.failures) == (Phase.HOLD, 3)
+    assert [record.kind for record in plan.records] == ["hold", "run_weighed"]

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from watchdog.core.choice import Known, Line, back_to
-from watchdog.core.relaunchplan import RelaunchPlan, Told, Verified, Wish, in_folder, plan_relaunch
+from watchdog.core.relaunchplan import (
+    RelaunchPlan,
+    StopPlan,
+    Told,
+    Verified,
+    Wish,
+    in_folder,
+    plan_relaunch,
+    plan_stop,
+)
 from watchdog.core.view import GateView, RunView, StatusView
 
 LOCK = GateView(name="lock", open=True, words="no run alive")
@@ -49,7 +58,9 @@ def test_a_living_run_is_ended_proven_over_and_followed() -> None:
     words = {step.name: step.words for step in made.steps}
     assert words["stop"].startswith("run 7: TERM to 72 (it beats), 45 s and more to save and end, then KILL")
     assert words["proof"] == "shim 70 ends: nothing of run 7 lives"
-    assert words["choose"] == "step 412 abababababab… (verified 02:14:00; it is read back again), then 400"
+    assert words["choose"] == "step 412 abababababab… (verified 02:14:00; it is read back again); " + (
+        "would be moved aside if it fails, then 400"
+    )
     assert words["launch"].startswith("run 8 from step 412;")
     assert (made.checkpoint, made.after_it) == (NEWEST, (OLDER,))
 
@@ -123,7 +134,39 @@ def test_going_back() -> None:
     assert made.checkpoint == OLDER
     refused = plan(view(), Wish(step=401), candidates=(), refused="--from 401: why")
     assert refused.why_not[0] == "--from 401: why"
-    assert names(refused)[0] != "back"
+    assert names(refused) == [], "no launch, least of all from the beginning"
+
+
+def test_a_refused_wish_is_no_plan() -> None:
+    """What was seen: `--from 13` of a step never verified, and below it a launch from the beginning."""
+    for seen, wish, changes in (
+        (view(run=None), Wish(step=13), {"candidates": (), "refused": "--from 13: step 13 was never verified"}),
+        (view("finished", run=None), Wish(), {}),
+        (view("hold", hold_reason="run 7 does not end"), Wish(), {}),
+        (view("stopping", leaving=True), Wish(), {}),
+    ):
+        made = plan(seen, wish, **changes)
+        assert (names(made), len(made.why_not), made.checkpoint) == ([], 1, None)
+
+
+def test_what_is_not_whole_is_told_with_what_follows() -> None:
+    """A dry run reads nothing back: the step says what becomes of one that cannot be."""
+    words = {step.name: step.words for step in plan(view(), candidates=(NEWEST,)).steps}
+    assert words["choose"].endswith("would be moved aside if it fails, and then the job is held: no other is there")
+    words = {step.name: step.words for step in plan(view(), Wish(step=400), candidates=(OLDER,)).steps}
+    assert words["choose"].endswith("if it fails, nothing is stopped and nobody goes back")
+
+
+def test_other_bytes_than_were_verified_are_told_of_the_step_that_was_asked_for() -> None:
+    raw = Verified(step=400, digest="ef" * 32, run_id="7-a", verified_wall_s=None)
+    made = plan(view(), Wish(step=400), candidates=(raw,))
+    assert made.why_not == ("--from 400: what lies in the folder as step 400 is not what was verified",)
+    assert "launch" not in names(made)
+
+
+def test_nothing_verified_is_no_launch() -> None:
+    assert "launch" not in names(plan(view(), candidates=()))
+    assert "launch" in names(plan(view(gates=(LOCK, FULL)))), "a gate is waited for"
 
 
 def test_the_folder_is_read_along_the_line_that_was_chosen() -> None:
@@ -137,3 +180,41 @@ def test_the_folder_is_read_along_the_line_that_was_chosen() -> None:
     assert in_folder((*claims, older), {}, line, Wish())[-1].step == 400
     changed = Known(step=412, digest="ff" * 32, run_id="7-a")
     assert in_folder((changed,), times, Line(), Wish())[0].verified_wall_s is None, "other bytes than were verified"
+
+
+# --- a stop -------------------------------------------------------------------------------------------------
+def stopped(seen: StatusView, *, now: bool = False, level: int = 2) -> StopPlan:
+    return plan_stop(seen, Told(level=level, grace_s=45.0, kill_wait_s=20.0, gate_wait_s=600.0), now=now)
+
+
+def words_of(made: StopPlan) -> dict[str, str]:
+    return {step.name: step.words for step in made.steps}
+
+
+def test_a_stop_says_who_is_asked_who_is_ended_and_what_is_kept() -> None:
+    made = stopped(view(checkpoint_step=412))
+    assert [step.name for step in made.steps] == ["ask", "stop", "proof", "leave", "keep"]
+    words = words_of(made)
+    assert words["ask"].startswith("supervisor 9 is asked")
+    assert words["stop"].startswith("run 7: TERM to 72 (it beats), 45 s and more to save and end, then KILL")
+    assert words["keep"].startswith("step 412, verified, and what the run saves at its end; ledger")
+    words = words_of(stopped(view(checkpoint_step=412), now=True))
+    assert words["stop"].startswith("run 7: KILL of everything that is proven its own, at once and without saving")
+    assert words["keep"].startswith("step 412, verified; what was trained since is lost; ledger")
+    assert "no checkpoints are demanded" in words_of(stopped(view(), level=0))["keep"]
+
+
+def test_a_stop_without_a_supervisor_adopts_the_run() -> None:
+    made = stopped(view("unsupervised", supervisor_pid=None))
+    assert words_of(made)["ask"] == "no supervisor runs: this command adopts run 7, ends it, and leaves"
+    waiting = stopped(view("backoff", run=None))
+    assert words_of(waiting)["proof"] == "nobody is ended: no run is alive"
+    assert stopped(view("stopped", supervisor_pid=None, run=None)) == StopPlan(steps=())
+
+
+@pytest.mark.parametrize("pid", [9, None])
+def test_a_run_that_does_not_end_is_not_promised_to(pid: int | None) -> None:
+    made = stopped(view("hold", hold_reason="run 7 is stuck in the kernel", supervisor_pid=pid))
+    assert made.steps == ()
+    assert "nobody is ended: run 7 is stuck in the kernel" in made.why_not[0]
+    assert made.why_not[0].endswith("run 7 stays")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.unit.core.world import BEATER, make_beat, make_policy, make_run
+from tests.unit.core.world import BEATER, FAKED, make_beat, make_policy, make_run
+from watchdog.core.causes import Cause
 from watchdog.core.decide import decide
 from watchdog.core.facts import Absent, Fact, Known
+from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, Request, Seen, Shim
 from watchdog.core.state import KeepStacks, Plan, State, Terminate
@@ -118,3 +122,89 @@ def test_from_its_first_beat_on_it_has_promised() -> None:
     for now_s in (1000.0, 1003.0):
         state, _ = decide(state, alive(now_s, make_beat(2.0, seq=2)), policy)
     assert state.phase is Phase.STOPPING
+
+
+# --- who beats and does not train ---------------------------------------------------------------------------------
+def fakes(now_s: float, *, judged_s: float | None = None, **changes: Any) -> Seen:
+    judged_s = now_s if judged_s is None else judged_s
+    findings: tuple[Finding, ...] = changes.pop("findings", (FAKED,))
+    return alive(now_s, make_beat(now_s, seq=int(now_s * 10)), findings=findings, judged_s=judged_s, **changes)
+
+
+def after(*turns: Seen, level: int = 2) -> tuple[State, Plan]:
+    state, plan = run_of(level), Plan()
+    for seen in turns:
+        state, plan = decide(state, seen, make_policy(level=level))
+    return state, plan
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_who_fakes_being_alive_is_stopped_by_two_judgments(level: int) -> None:
+    state, plan = after(fakes(10.0), level=level)
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+    state, plan = after(fakes(10.0), fakes(10.5, judged_s=10.0), fakes(10.9, judged_s=10.0), level=level)
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ()), "one judgment, seen at three turns"
+    state, plan = after(fakes(10.0), fakes(11.0), level=level)
+    assert (state.phase, plan.actions) == (Phase.STOPPING, (KeepStacks(BEATER),))
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert (state.run.stop.cause, state.run.stop.faking) == (Cause.STALLED, "steps-frozen")
+    assert state.run.stop.held == Terminate(BEATER), "it beats on, so that its beat is no reason to let it go on"
+    assert plan.records[-1].data["cause"] == "stalled"
+    assert "steps-frozen: at step 5 for 900 s" in plan.records[-1].sentence
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(fakes(10.5, findings=()), id="in order once"),
+        pytest.param(fakes(10.5, gap=True), id="a gap of ours"),
+        pytest.param(fakes(10.5, findings=(replace(FAKED, severity=Severity.WARNING),)), id="only a warning"),
+        pytest.param(fakes(10.5, findings=(replace(FAKED, remedy=Remedy.LOOK),)), id="of a device that is not its own"),
+        pytest.param(fakes(10.5, findings=(replace(FAKED, check="xid"),)), id="another check"),
+    ],
+)
+def test_two_judgments_are_two_in_a_row(between: Seen) -> None:
+    state, plan = after(fakes(10.0), between, fakes(11.0))
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+    assert after(fakes(10.0), between, fakes(11.0), fakes(12.0))[0].phase is Phase.STOPPING
+
+
+def test_who_is_under_a_debugger_is_left_alone() -> None:
+    state, plan = after(*(fakes(10.0 + number, traced=(501,)) for number in range(20)))
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+
+
+def test_what_was_said_of_another_run_stops_nobody() -> None:
+    """It was launched at 0."""
+    state, _ = after(*(fakes(10.0 + number, judged_s=-1.0 + 0.1 * number) for number in range(8)))
+    assert state.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("last", "goes_on"),
+    [
+        pytest.param(fakes(12.0, stacks_over=True), False, id="it stands"),
+        pytest.param(fakes(12.0, stacks_over=True, findings=()), True, id="it steps again"),
+        pytest.param(fakes(12.0, stacks_over=True, gap=True), True, id="we were away"),
+        pytest.param(fakes(13.0, judged_s=11.0), True, id="nobody has judged anew"),
+    ],
+)
+def test_the_last_look_before_a_fake_is_asked_to_end(last: Seen, goes_on: bool) -> None:
+    state, plan = after(fakes(10.0), fakes(11.0), fakes(11.2, judged_s=11.0, stacks_over=True), last)
+    if goes_on:
+        assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+        assert [record.kind for record in plan.records] == ["run_goes_on"]
+        assert state.run is not None
+        assert (state.run.stop, state.run.faking_look_s) == (None, None)
+    else:
+        assert (state.phase, plan.actions) == (Phase.STOPPING, (Terminate(BEATER),))
+
+
+def test_what_a_person_asks_for_ends_a_fake_whatever_it_does_then() -> None:
+    drained = fakes(11.1, request=Request.DRAIN, judged_s=11.0)
+    state, _ = after(fakes(10.0), fakes(11.0), drained, fakes(13.0, findings=(), stacks_over=True))
+    assert state.phase is Phase.STOPPING
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert (state.run.stop.cause, state.run.stop.faking) == (Cause.DRAINED, "")

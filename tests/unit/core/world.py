@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tests.unit.core.verdicts import judged
 from watchdog.contract import PHASES, Acknowledgement, Beat, FileDigest
 from watchdog.core.acknowledging import REFUSED
 from watchdog.core.branching import branched
@@ -18,12 +19,14 @@ from watchdog.core.choice import Checkpoint, Choice, Refusal, conclude_choice
 from watchdog.core.choice import Known as KnownCheckpoint
 from watchdog.core.decide import TRANSITIONS, decide, launched, resumed
 from watchdog.core.facts import Absent, Fact, Known, Unknown
+from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.history import Event, History, fold
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore, run_state
 from watchdog.core.runrecord import Expectation, RunRecord
 from watchdog.core.seen import BeatSeen, EndSeen, Gate, Request, Seen, Shim
+from watchdog.core.smaller import halvings_for
 from watchdog.core.state import (
     Action,
     Choose,
@@ -41,6 +44,7 @@ from watchdog.core.state import (
     State,
     Terminate,
 )
+from watchdog.core.verdict import Verdict
 from watchdog.core.watching import LOOK_AGAIN_S
 
 LEADER = ProcessId(500, 7000)
@@ -50,6 +54,10 @@ OPEN = (Gate(name="memory", open=True, words="memory 4.0 ≥ 1.0 GiB"),)
 CLOSED = (Gate(name="memory", open=False, words="memory 0.50 < 1.0 GiB"),)
 SHORT = (Gate(name="memory", open=False, words="memory 0.90 < 1.0 GiB", short=True),)
 TARGET = 100
+FAKED = Finding(
+    check="steps-frozen", severity=Severity.CRITICAL, subject="steps", reason="at step 5 for 900 s",
+    remedy=Remedy.RELAUNCH,
+)  # fmt: skip
 _AT_REST = (Phase.HOLD, Phase.LEFT, Phase.FINISHED)  # where a budget that is spent leads
 
 
@@ -189,6 +197,7 @@ class Living:
     leader: bool = True
     others: int = 0  # members beside the leader
     stubborn: bool = False  # survives KILL (state D)
+    doomed: bool = False  # its KILL waits for it
     deaf: bool = False  # survives TERM
     end: EndSeen | None = None
     seq: int = 0
@@ -201,6 +210,7 @@ class Living:
     unreadable: bool = False  # its acknowledgement, for now
     suspects: int = 0  # strangers of whom nobody can tell whether they belong to it, should the shim die
     termed: bool = False
+    fakes: bool = False  # it beats, and the checks prove that it does not train
 
     @property
     def lives(self) -> bool:
@@ -227,6 +237,7 @@ EVENTS = (
     "stubborn", "deaf", "verifier fails", "beat file gone", "beat file back", "acknowledgement damaged",
     "acknowledgement readable", "suspect", "suspects go", "memory cached", "room made", "memory runs out", "code error",
     "code error", "relaunch afresh", "go back", "go back", "stacks kept",
+    "kernel lets go", "device memory runs out",
 )  # fmt: skip
 
 
@@ -259,6 +270,7 @@ class World:
         self.beat_was_seen = False  # by this supervisor, of this run
         self.proven: set[str] = set()  # runs that truly restored what they should have, and said so
         self.rules: set[str] = set()
+        self.verdict: Verdict | None = None
 
     # --- what happens -------------------------------------------------------------------------------------
     def happen(self, event: str) -> None:
@@ -308,6 +320,8 @@ class World:
                 living.die(Cause.EXITED, "exit 1")
             case "memory runs out":
                 living.die(Cause.HOST_MEMORY, "exit 1: host memory ran out", fault="MemoryError at t.py:3 in load")
+            case "device memory runs out":
+                living.die(Cause.CUDA_OUT_OF_MEMORY, "exit 1: device memory ran out")
             case "code error":
                 living.die(Cause.CODE_ERROR, "exit 1: the program failed", fault="TypeError at t.py:7 in step")
             case "segfault":
@@ -338,8 +352,16 @@ class World:
                 living.suspects = living.suspects + 1 if event == "suspect" else 0
             case "stubborn":
                 living.stubborn = True
+            case "kernel lets go":
+                living.stubborn = False
+                if living.doomed:
+                    living.others = 0
+                    living.die(Cause.SIGNALLED, "died of SIGKILL, which was not ours")
+                    living.settle()
             case "deaf":
                 living.deaf = True
+            case "fakes" | "trains":
+                living.fakes = event == "fakes"
 
     def step(self, living: Living) -> None:
         """The trainer's own order: load, acknowledge, save step 0 at a first start, then steps."""
@@ -437,6 +459,8 @@ class World:
             run_lock_free=(not members) if lost else None,
             beat=beat,
             acknowledgement=word,
+            findings=(FAKED,) if living.fakes and isinstance(beat, Known) else (),
+            judged_s=self.now_s,
         )
 
     def beat(self, living: Living) -> Fact[BeatSeen]:
@@ -484,12 +508,15 @@ class World:
         self.rules.add(plan.rule)
         assert after.phase is before.phase or after.phase in TRANSITIONS[before.phase]
         self.check_plan(before, seen, after, plan)
+        lives = self.living is not None and (self.living.leader or self.living.others > 0)
+        launches, last = self.history.launches, self.verdict
+        verdict = judged(before, seen, after, self.policy, launches=launches, lives=lives, last=last)
         if plan.records and self.refuses_records:
             if not (plan.actions and all(isinstance(action, Leave) for action in plan.actions)):
                 return  # nothing of it is done, the state stays
         elif plan.records:
             self.record(plan.records)
-        self.state = after
+        self.state, self.verdict = after, verdict
         for action in plan.actions:
             self.check_action(action)
             self.do(action, seen)
@@ -521,7 +548,13 @@ class World:
         if after.phase is Phase.STOPPING and before.phase is Phase.RUNNING:
             assert after.run is not None
             assert after.run.stop is not None
-            if after.run.stop.cause is Cause.STALLED:
+            if after.run.stop.faking:
+                assert self.living is not None
+                assert self.living.fakes
+                assert self.verdict is not None
+                assert "steps stand still" in dict(self.verdict.pending), "stopped for what one look has seen"
+                assert seen.now_s > self.quiet_from_s, "stopped by what was seen before a gap"
+            elif after.run.stop.cause is Cause.STALLED:
                 assert not isinstance(seen.beat, Unknown), "unknown is never a reason to kill"
                 assert isinstance(seen.beat, Known) or not self.beat_was_seen, "stopped for a beat file that is gone"
                 beat = seen.beat.value.beat if isinstance(seen.beat, Known) else None
@@ -583,6 +616,7 @@ class World:
         again = self.restored(living)
         assert again.failures == state.failures
         assert (again.host_failures, again.fault) == (state.host_failures, state.fault)
+        assert again.batch_halvings == state.batch_halvings == history.batch_halvings
         assert (again.run is None) == (state.run is None)
         if state.phase is Phase.BACKOFF and state.retry_at_s > self.now_s:
             assert (again.phase, again.retry_at_s) == (Phase.BACKOFF, state.retry_at_s), "dying is a way around a wait"
@@ -633,7 +667,10 @@ class World:
             digest=None if checkpoint is None else checkpoint.digest,
         )
         record = run_record(number, f"{number}-x", baseline, expectation, self.policy.level)
-        self.record((launching(number, record.run_id, baseline),))
+        halvings = halvings_for(self.history.batch_halvings, limit=self.policy.shrink_batch, same_command=True)
+        order = launching(number, record.run_id, baseline)
+        self.record((dataclasses.replace(order, data={**order.data, "batch_halvings": halvings}),))
+        self.state = dataclasses.replace(self.state, batch_halvings=halvings)
         self.launches_without_progress += 1
         # Two ledgers, the trainer's and the host's: the last launch is that of one with all but one of the other spent.
         assert self.launches_without_progress <= 2 * self.policy.failure_limit - 1, "the budgets were overspent"
@@ -661,6 +698,7 @@ class World:
         living = self.living
         assert living is not None
         if living.stubborn:
+            living.doomed = True
             return
         living.others = 0
         living.die(Cause.SIGNALLED, "died of SIGKILL, which was not ours")
@@ -672,7 +710,7 @@ class World:
             self.refuses_records = False  # somebody made room and started it again
         self.left = None
         living = self.living if self.history.open_run is not None else None
-        self.living = living
+        self.living, self.verdict = living, None
         self.request = None
         self.choice, self.choice_error, self.choice_due = None, None, True
         self.state = self.restored(None if living is None else living.record)
