@@ -294,8 +294,9 @@ def _stop_unsupervised(settings: Settings, folders: JobFolders, *, now: bool, ar
         print("nothing to stop: no supervisor runs and no run is alive")
         return EXIT_OK
     from watchdog.core.seen import Request
+    from watchdog.policy import policy_from
     from watchdog.screen import Screen
-    from watchdog.supervisor import Supervisor, policy_from
+    from watchdog.supervisor import Supervisor
 
     screen = Screen()
     screen.log_to(job.folders.screen_log)

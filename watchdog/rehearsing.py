@@ -164,4 +164,4 @@ def _gates_seen(settings: Settings, folders: JobFolders, *, forgets: bool) -> tu
             time.sleep(_LOOK_EVERY_S)
     finally:
         host.close()
-    return tuple(GateView(name=gate.name, open=gate.open, words=gate.words) for gate in gates)
+    return tuple(GateView(name=g.name, open=g.open, words=g.words, hopeless=g.hopeless) for g in gates)

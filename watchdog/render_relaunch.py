@@ -74,7 +74,7 @@ def plan_record(view: StatusView, wish: Wish, plan: RelaunchPlan, exit_code: int
         "from_step": wish.step,
         "checkpoint": None if plan.checkpoint is None else _verified(plan.checkpoint),
         "after_it": [_verified(each) for each in plan.after_it],
-        "gates": [dataclasses.asdict(gate) for gate in masked(view).gates],
+        "gates": [{"name": gate.name, "open": gate.open, "words": gate.words} for gate in masked(view).gates],
         "steps": [_step(step) for step in plan.steps],
     }
 

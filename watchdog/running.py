@@ -83,7 +83,8 @@ def _supervise(settings: Settings, screen: Screen, *, argv: list[str], new: bool
     from prometheus_client.registry import CollectorRegistry
 
     from watchdog.metrics import Metrics, serve
-    from watchdog.supervisor import Supervisor, policy_from
+    from watchdog.policy import policy_from
+    from watchdog.supervisor import Supervisor
 
     registry = CollectorRegistry()
     metrics = Metrics(registry, states=[phase.value for phase in Phase], version=_version())

@@ -121,7 +121,9 @@ def make_view(
         notifications=history.notifications,
         **ettr_fields(ettr),
         waiting_for=_closed_gates(seen) if state.phase is Phase.GATING else None,
-        gates=() if seen is None else tuple(GateView(name=g.name, open=g.open, words=g.words) for g in seen.gates),
+        gates=()
+        if seen is None
+        else tuple(GateView(name=g.name, open=g.open, words=g.words, hopeless=g.hopeless) for g in seen.gates),
         next_launch_s=max(0.0, state.retry_at_s - now_s) if state.phase is Phase.BACKOFF else None,
         checkpoint_step=None if newest is None else newest.step,
         checkpoint_digest=None if newest is None else newest.digest,

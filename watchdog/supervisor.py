@@ -6,7 +6,6 @@ looking.py and hostwatch.py, what is asked from listening.py; decisions are made
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import random
@@ -16,22 +15,20 @@ from typing import Any
 
 from watchdog.actuators.prune import PrunableFolder
 from watchdog.actuators.reclaim import Reclaimer
-from watchdog.branching import Branching
 from watchdog.cgrouping import RunCgroups
-from watchdog.checkpoints.verifier import Knowledge, Verifier
+from watchdog.choosing import Chooser
 from watchdog.clock import Clock
-from watchdog.collectors.processes import process_table
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch
 from watchdog.control_server import ControlServer
 from watchdog.core.causes import Cause
-from watchdog.core.choice import Choice
 from watchdog.core.decide import beat_deadline, decide, resumed
 from watchdog.core.ending import flapping
 from watchdog.core.ettr import Ettr, ettr
 from watchdog.core.facts import value_of
 from watchdog.core.history import History, fold
 from watchdog.core.pace import Pace
+from watchdog.core.patience import Waiting, until_next_look_s
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore
 from watchdog.core.seen import Gate, Request, Seen, Shim, Trouble
@@ -48,14 +45,11 @@ from watchdog.core.state import (
     Prune,
     Quarantine,
     Record,
-    Room,
     State,
     Terminate,
     TerminateRest,
 )
-from watchdog.core.vanished import vanished
 from watchdog.core.view import StatusView
-from watchdog.core.watching import until_late_s
 from watchdog.episodes import AGAIN_S, EpisodeBook
 from watchdog.errors import EXIT_FAILURE, ControlError, RecordingError
 from watchdog.gpuproving import GpuProver
@@ -63,7 +57,7 @@ from watchdog.hostwatch import HostWatch
 from watchdog.judging import VerdictBook
 from watchdog.keeping_stacks import StackKeeper
 from watchdog.launching import launch_run
-from watchdog.learning import Learner, deadlines_of, rule_of
+from watchdog.learning import Learner, rule_of
 from watchdog.listening import Listener
 from watchdog.looking import RunEyes
 from watchdog.makingroom import RoomMaker, RunLives, left_to_a_person
@@ -76,14 +70,14 @@ from watchdog.opening import OpenJob
 from watchdog.progressing import ProgressEyes
 from watchdog.remembered import Remembered, remember
 from watchdog.render import live_line
-from watchdog.retaining import Pruner, when_of
+from watchdog.retaining import Pruner
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.signalling import Signaller
 from watchdog.statusview import host_line, label_of, make_view
+from watchdog.subreaping import become_subreaper
 from watchdog.tidying import move_refused
 
-PR_SET_CHILD_SUBREAPER = 36
 # Below this an interruption is the ordinary noise of a busy host, however short the period.
 GAP_LEAST_S = 2.0
 _NO_FIGURES = str.maketrans("", "", "0123456789.")
@@ -93,40 +87,6 @@ _QUIET_KINDS = frozenset(
     | {"gpu_memory", "host_memory", "prune_planned", "run_freezing", "verdict_changed"}
 )
 _SOCKET_EVERY_S = 5.0
-_AT_FIRST_S, _YOUNG_S = 0.005, 0.25  # between two looks at what is about to be answered, and how long that is so
-
-
-def policy_from(settings: Settings, *, leave_on_hold: bool) -> Policy:
-    """The settings that decisions use."""
-    return Policy(
-        level=settings.job.level,
-        target_step=settings.job.target_step,
-        deadlines_s=deadlines_of(settings),
-        period_s=settings.loop.period_s,
-        grace_s=settings.stop.grace_s,
-        kill_wait_s=settings.stop.kill_wait_s,
-        failure_limit=settings.relaunch.failures,
-        backoff_s=settings.relaunch.backoff_s,
-        backoff_limit_s=settings.relaunch.backoff_limit_s,
-        gate_wait_s=settings.relaunch.gate_wait_s,
-        leave_on_hold=leave_on_hold,
-        prunes=when_of(settings) != "never",
-        reclaims=settings.memory.reclaim,
-        shrink_batch=settings.job.shrink_batch,
-    )
-
-
-def become_subreaper() -> bool:
-    """Should a shim be killed, what it watched over becomes our child.
-
-    True when that proves it ours: not for process 1, which is given everybody's orphans, nor for a process that had
-    children before (a shell that exec'd us), whose grandchildren may be given to us as well.
-    """
-    me = os.getpid()
-    alone = me != 1 and not any(process.ppid == me for process in process_table())
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-    return alone
 
 
 class Supervisor:
@@ -183,14 +143,10 @@ class Supervisor:
         secrets = secret_values(os.environ, settings.job.environment)
         self._eyes = RunEyes(job.folders, clock, self._say_trouble, self._host.heard, secrets)
         self._signaller = Signaller(job.folders.run_lock, self._eyes.beat, self._record_one, self._note)
-        self._verifier = Verifier(job.folders.checkpoints, job.folders.lineage)
-        self._branching = Branching(policy.level, self._verifier, self._record, self._say_trouble)
+        self._chooser = Chooser(policy.level, job.folders, lambda: self._history, self._record, self._say_trouble)
         self._cgroups = RunCgroups(self._note)
         self._stacks = StackKeeper(clock, self._note)
-        self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered, self._branching.wish)
-        self._choice: Choice | None = None
-        self._choice_error: str | None = None
-        self._choice_order = 0
+        self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered, self._chooser.wish)
         self._trouble: Trouble | None = None
         self._orphans_come_to_us = False
         self._batch_halvings = self._history.batch_halvings  # of the run that was launched last, by this supervisor
@@ -290,7 +246,7 @@ class Supervisor:
         if self._state.hold is not None:
             self._screen.line("HOLD", self._state.hold)
         if self._state.phase in (Phase.GATING, Phase.WEIGHING):
-            self._order_choice()
+            self._chooser.order()
 
     def _turn(self, seen: Seen) -> bool:
         """Decide and carry out. True when the next turn should follow at once."""
@@ -355,10 +311,12 @@ class Supervisor:
 
     # --- looking --------------------------------------------------------------------------------------------
     def _gather(self, now_s: float, *, gap: bool) -> Seen:
-        self._take_results()
+        choosing, runs = self._state.phase in (Phase.GATING, Phase.WEIGHING), self._state.phase is Phase.RUNNING
+        for request in self._chooser.look(choosing=choosing, watching=runs and not self._pruner.needs_quiet):
+            self.ask(request)
         trouble, self._trouble = self._trouble, None
         self._room.look()
-        if self._pruner.look(self._state, self._history, self._choice, verifying=self._verifier.busy):
+        if self._pruner.look(self._state, self._history, self._chooser.choice, verifying=self._chooser.busy):
             self._host.ask_disks()
         self._stacks.look()
         self._host.remember(self._history.host_memory)
@@ -372,8 +330,8 @@ class Supervisor:
         seen = Seen(
             now_s=now_s,
             gap=gap,
-            choice=self._choice,
-            choice_error=self._choice_error,
+            choice=self._chooser.choice,
+            choice_error=self._chooser.error,
             request=self._listener.next(),
             trouble=trouble,
             luck=random.random(),
@@ -413,64 +371,12 @@ class Supervisor:
             self._say_trouble(str(error))
             self._gpus_not_before_s = now_s + AGAIN_S
 
-    def _take_results(self) -> None:
-        """What the verifier found: recorded first, then believed."""
-        for found in self._verifier.results():
-            known = {(entry.step, entry.digest) for entry in self._history.known}
-            # The same bytes may be saved anew after they were refused: above the newest that stands, they are news.
-            newest = -1 if self._history.newest is None else self._history.newest.step
-            records = [
-                Record(
-                    "checkpoint_verified",
-                    f"step {checkpoint.step} verified {checkpoint.digest[:12]}…",
-                    {"step": checkpoint.step, "digest": checkpoint.digest, "run_id": checkpoint.run_id},
-                )
-                for checkpoint in found.verified
-                if (checkpoint.step, checkpoint.digest) not in known or checkpoint.step > newest
-            ]
-            try:
-                if records:
-                    self._record(records)
-            except RecordingError as error:
-                self._say_trouble(str(error))
-            if found.listed is not None and (missed := self._history.newest) is not None:
-                gone = vanished(self._history, found.listed, self._verifier.path_of(missed))
-                if gone is not None:
-                    self._note(gone.kind, gone.sentence, **gone.data)
-            for refusal in found.refused:
-                self._note("checkpoint_doubtful", f"step {refusal.step} is not verified: {refusal.why}")
-            if found.order == self._choice_order:
-                self._choice, self._choice_error = found.choice, found.error
-            elif found.error is not None:
-                self._say_trouble(f"checkpoints: {found.error}")
-            if (then := self._branching.take(found)) is not None:
-                if self._state.phase in (Phase.GATING, Phase.WEIGHING):
-                    self._order_choice()  # what was chosen may be what was just left
-                self.ask(then)
-        self._branching.look(self._knowledge())
-        if self._policy.level == 2 and self._state.phase is Phase.RUNNING and not self._pruner.needs_quiet:
-            self._verifier.watch(self._knowledge())
-
-    def _knowledge(self) -> Knowledge:
-        history = self._history
-        return Knowledge(
-            known=history.known,
-            run_ids=history.run_ids,
-            refused_runs=history.refused_runs,
-            ledger_knew=history.knew_checkpoint,
-            line=history.line,
-        )
-
-    def _order_choice(self) -> None:
-        self._choice = self._choice_error = None
-        self._choice_order = self._verifier.choose(self._knowledge()) if self._policy.level == 2 else 0
-
     # --- acting ---------------------------------------------------------------------------------------------
     def _do(self, action: Action, seen: Seen) -> None:
         match action:
             case Choose():
                 self._let_go()
-                self._order_choice()
+                self._chooser.order()
             case Launch():
                 self._launch(action, seen)
             case MakeRoom():
@@ -497,8 +403,7 @@ class Supervisor:
                     self._say_trouble(f"{error}; nobody is killed unrecorded")
             case Quarantine(refused):
                 move_refused(refused, self._note)
-                if self._choice is not None:
-                    self._choice = dataclasses.replace(self._choice, refused=())
+                self._chooser.moved()
             case Leave(code):
                 self._exit_code = code
 
@@ -527,7 +432,7 @@ class Supervisor:
             self._batch_halvings = launched[1].batch_halvings
         self._watch, self._state = launched
         self._watch.orphans_come_to_us = self._orphans_come_to_us
-        self._choice = None
+        self._chooser.launched()
         self._room.forget()
         self._pruner.forget()
         self._signaller.forget()
@@ -598,34 +503,12 @@ class Supervisor:
 
     def _patience_s(self) -> float:
         """How long until the next look, if nothing happens before."""
-        period_s = self._policy.period_s
-        if self._eyes.hearing_its_end:
-            return _AT_FIRST_S
-        if not self._stacks.over:  # may take seconds, and each look reads the table of processes
-            return min(period_s, 0.02)
-        # A launch waits for each of these answers, and most come within milliseconds; large checkpoints take longer.
-        young = self._clock.monotonic() - self._state.since_s < _YOUNG_S
-        answer_s = min(period_s, _AT_FIRST_S if young else 0.02)
-        match self._state.phase:
-            case Phase.WEIGHING:
-                return answer_s
-            case Phase.GATING:
-                quick = not self._gates or (self._policy.level == 2 and self._choice is None)
-                quick = quick or self._state.pruning is Room.UNDER_WAY
-                return answer_s if quick else min(period_s, 1.0)
-            case Phase.STOPPING:
-                return min(period_s, 0.1)
-            case Phase.RUNNING:
-                run = self._state.run
-                waiting = run is not None and run.level == 2 and not run.acknowledged
-                starting = self._watch is not None and self._watch.start is None
-                late_in_s = until_late_s(self._due_s, looked_s=self._looked_s, now_s=self._clock.monotonic())
-                if late_in_s is not None:  # awake when it is late, not up to a period after
-                    period_s = min(period_s, late_in_s + 0.005)
-                elif run is not None and run.stale_looks:
-                    period_s = min(period_s, 0.1)
-                return min(period_s, 0.05 if waiting or starting else period_s)
-            case Phase.BACKOFF:
-                return max(0.0, min(period_s, self._state.retry_at_s - self._clock.monotonic()))
-            case _:
-                return period_s
+        waiting = Waiting(
+            hearing_its_end=self._eyes.hearing_its_end,
+            keeping_stacks=not self._stacks.over,
+            unanswered=not self._gates or self._chooser.due,
+            starting=self._watch is not None and self._watch.start is None,
+            due_s=self._due_s,
+            looked_s=self._looked_s,
+        )
+        return until_next_look_s(self._state, self._policy, waiting, self._clock.monotonic())

@@ -36,6 +36,9 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
         frozenset(
             {
                 "supervisor",
+                "choosing",
+                "policy",
+                "subreaping",
                 "opening",
                 "launching",
                 "hostwatch",

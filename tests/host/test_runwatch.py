@@ -208,7 +208,7 @@ from pathlib import Path
 from tests.host.shimmed import Shims, until
 from watchdog.collectors.processes import read_process
 from watchdog.core.seen import Shim
-from watchdog.supervisor import become_subreaper
+from watchdog.subreaping import become_subreaper
 
 alone = become_subreaper()
 assert alone, "this process has had no children"

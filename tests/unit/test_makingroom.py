@@ -18,8 +18,8 @@ from watchdog.core.gates import memory_gate
 from watchdog.core.state import Record
 from watchdog.errors import RecordingError
 from watchdog.makingroom import RoomMaker, RunLives, left_to_a_person
+from watchdog.policy import policy_from
 from watchdog.settings import Settings, load
-from watchdog.supervisor import policy_from
 
 Wait = Callable[..., object]
 

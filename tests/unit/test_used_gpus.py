@@ -15,9 +15,10 @@ from watchdog.core.facts import Driver, Facts, Unknown
 from watchdog.errors import RecordingError
 from watchdog.ledger import Ledger, read_events
 from watchdog.opening import open_job
+from watchdog.policy import policy_from
 from watchdog.screen import Screen
 from watchdog.settings import load
-from watchdog.supervisor import Supervisor, policy_from
+from watchdog.supervisor import Supervisor
 
 OTHER = "GPU-77777777-0000-0000-0000-000000000000"
 HUNG = host(

@@ -98,10 +98,11 @@ class _Reader:
         before = self._account.span
         self._account.add(event)
         now_s = self._account.now_s
-        key = (str(event.data.get("check")), str(event.data.get("subject")))
+        key = _key(event)
         if event.kind == "finding":
+            # Told at the first look of a supervisor it is as old as it was told to be before, else of unknown age.
             since_s = now_s if event.data.get("stood_before") is not True else float("-inf")
-            self._standing[key] = (min(since_s, self._standing.get(key, (since_s,))[0]), event)
+            self._standing[key] = (self._standing[key][0] if key in self._standing else since_s, event)
         elif event.kind == "finding_over":
             self._standing.pop(key, None)
         elif event.kind == "verdict_changed":
@@ -170,7 +171,8 @@ class _Reader:
                 draft.words = draft.words or draft.hold
             case "finding" if data.get("stood_before") is True:
                 draft.moments.pop()
-                draft.also_standing.append(shown(event.sentence))
+                if self._standing[_key(event)][0] < self._launched_s:  # else it has been told
+                    draft.also_standing.append(shown(event.sentence))
             case "finding":
                 draft.findings.append(shown(event.sentence))
 
@@ -222,6 +224,10 @@ class _Reader:
             ends=tuple(map(_end, _first_and_last(draft.ends))),
             also_standing=tuple(dict.fromkeys(draft.also_standing)),
         )
+
+
+def _key(finding: Event) -> tuple[str, str]:
+    return str(finding.data.get("check")), str(finding.data.get("subject"))
 
 
 def _confidence(data: Mapping[str, Any]) -> str | None:

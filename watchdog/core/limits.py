@@ -21,8 +21,8 @@ GPU_MEMORY_NEED_BYTES = 3 * GIB  # the diary: below it torch.load failed even wi
 class Limits(Struct, frozen=True, kw_only=True):
     """What one job asks of its host, and where a reading becomes a finding.
 
-    `memory_need_bytes` None: the job states none; see `memory_need`. `memory_learned`: what follows from a last run that
-    was refused memory; None: nothing does. `devices` None: every device is the job's; else UUIDs, UUID prefixes or
+    `memory_need_bytes` None: the job states none; see `memory_need`. `memory_learned`: what follows from a run that was
+    refused memory; None: nothing does. `devices` None: every device is the job's; else UUIDs, UUID prefixes or
     indexes. `devices_named`: it names some, also where None stands for them, since a MIG instance does not say which
     device it is a part of. `train_deadline_s`: how long a step may take.
     """

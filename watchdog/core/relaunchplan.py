@@ -141,7 +141,9 @@ def plan_relaunch(
             for uuid, words in (devices or {}).items()
         ]
     if closed:
-        against.append(f"closed: {'; '.join(closed)} (waited for up to {told.gate_wait_s:g} s, then it is a hold)")
+        hopeless = any(gate.hopeless and not gate.open for gate in view.gates) and not alive
+        until = "a hold at once" if hopeless else f"waited for up to {told.gate_wait_s:g} s, then it is a hold"
+        against.append(f"closed: {'; '.join(closed)} ({until})")
     if not gates:
         against.append("the gates have not been looked at")
     origin = "its beginning" if chosen is None else f"step {chosen.step}; anything else than restoring it is refused"

@@ -68,11 +68,12 @@ class FindingView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateView:
-    """A condition for a launch as it stands now, with its figures in words."""
+    """A condition for a launch as it stands now, with its figures in words. `hopeless`: it is not waited for."""
 
     name: str
     open: bool
     words: str
+    hopeless: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

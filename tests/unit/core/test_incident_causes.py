@@ -102,6 +102,10 @@ def test_findings_from_before_the_launch_stand_apart() -> None:
     again = HandLedger().launch(1).at(10).ended(1, died=10.0).write("finding", "s", **oom, stood_before=True)
     assert (only(again).also_standing, only(again).findings) == (("s",), ())
     # Told again by the next supervisor: it is as old as it was.
+    since = HandLedger().launch(1).at(5).write("finding", "s", **oom).at(6).write("supervisor_started")
+    since.write("finding", "s", **oom, stood_before=True)
+    for ended in (since.at(10).ended(1, died=10.0), since.at(11).write("finding", "s", **oom, stood_before=True)):
+        assert (only(ended).findings, only(ended).also_standing) == (("s",), ())
     twice = HandLedger().write("finding", "s", **oom).at(5).launch(1).at(6).write("finding", "s", **oom)
     assert only(twice.at(10).ended(1, died=10.0)).also_standing == ("s",)
 
