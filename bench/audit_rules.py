@@ -21,7 +21,7 @@ _OF_THE_OPEN_RUN = frozenset(
     {"run_acknowledged", "run_beats", "run_adopted", "run_stopping", "run_steps", "run_recovered", "run_caught_up"}
     | {"run_ended", "run_refused"}
 )
-_SIGNALS = ("signal_sent", "run_freezing", "run_killing")
+_SIGNALS = ("signal_sending", "signal_sent", "run_freezing", "run_killing")
 _BACK_S = 0.5  # a wall clock may be set; one that is slewed never goes back
 _EARLY_S = 0.01  # times are written in milliseconds
 
@@ -146,12 +146,21 @@ def alternation(book: Book) -> Iterator[Problem]:
 
 
 def open_run(book: Book) -> Iterator[Problem]:
-    """What is told of a run is told of the open one, and nobody is signalled before a stop of it is on record."""
+    """What is told of a run is told of the open one, and nobody is signalled before a stop of it is on record.
+
+    Nor is TERM sent to anybody before it is on record that it will be.
+    """
     current: str | None = None
     asked = False
+    announced: set[int] = set()
     for record in book.records:
+        if record.kind == "signal_sending":
+            announced |= {int(pid) for pid in (*record.data.get("pids", ()), record.data.get("pid", 0))}
+        elif record.kind == "signal_sent" and record.data.get("pid", 0) not in {0, *announced}:
+            yield Problem("open run", record.line, f"TERM to pid {record.data['pid']} was not recorded before")
         if record.kind == "run_launching":
             current, asked = record.data["run_id"], False
+            announced.clear()
         elif record.kind in _OF_THE_OPEN_RUN and record.data["run_id"] != current and record.kind != "run_ended":
             yield Problem("open run", record.line, f"{record.kind} of {record.data['run_id']}, open is {current}")
         elif record.kind == "run_stopping":

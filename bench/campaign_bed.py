@@ -104,19 +104,23 @@ class Bed(drills.Bed):
         ]
 
     def kill_problems(self, events: Sequence[judge.Event]) -> list[str]:
-        """Nobody was killed unrecorded, but by the drill itself."""
-        return judge.kills(events, self._deaths(), frozenset(self.harmed))
+        """Nobody was killed unrecorded, but by the drill itself; of an exit record that is none, nobody can tell."""
+        deaths, problems = self._deaths()
+        return [*problems, *judge.kills(events, deaths, frozenset(self.harmed))]
 
-    def _deaths(self) -> dict[int, float]:
-        """Who died of KILL and when, from the shims' exit records."""
+    def _deaths(self) -> tuple[dict[int, float], list[str]]:
+        """Who died of KILL and when, from the shims' exit records; and which of these cannot be read."""
         deaths: dict[int, float] = {}
-        for path in (self.state / "runs").glob("*/exit.json"):
-            with contextlib.suppress(ValueError):
+        problems: list[str] = []
+        for path in sorted((self.state / "runs").glob("*/exit.json")):
+            try:
                 record = json.loads(path.read_bytes())
                 for end in [record["leader"], *record["ended"]]:
                     if end is not None and end["signal"] == signal.SIGKILL:
                         deaths[end["pid"]] = end["wall_s"]
-        return deaths
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                problems.append(f"{path} cannot be read, so who died of KILL there is not known: {error!r}")
+        return deaths, problems
 
     # --- the end --------------------------------------------------------------------------------------------
     def ours(self) -> list[int]:

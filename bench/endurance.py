@@ -66,7 +66,8 @@ _PHASES = ("import", "prepare", "load", "compile", "first_step", "train", "evalu
 SETTINGS: dict[str, dict[str, Any]] = {
     "job": {"devices": []},
     "deadlines": {phase: "1.5s" for phase in _PHASES} | {"start": "20s", "finished": "5s"},
-    "checks": {"off": ["steps-frozen"]},  # the job waits for its data between two faults
+    # Between two faults the job says that it trains, and waits for its data: by every sign there is that is a fake.
+    "checks": {"off": ["steps-frozen"]},
     "relaunch": {"failures": FAILURES, "backoff": "0.1s", "backoff_limit": "0.2s", "gate_wait": "3s"},
 }
 _WRONG = (AssertionError, OSError, PlaceError, ControlError, subprocess.TimeoutExpired, ValueError)

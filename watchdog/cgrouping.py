@@ -6,7 +6,7 @@ proof. Refuses to kill (signalling.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from watchdog.actuators import cgroup
@@ -42,6 +42,15 @@ class RunCgroups:
             self._looked_at = watch.record.run_id
             if watch.start.cgroup_error is not None:
                 self._say(f"it could not enter it ({watch.start.cgroup_error})")
+
+    def release(self, record: RunRecord, stopping: Mapping[str, Any] | None) -> None:
+        """An adopted run whose KILL was begun: a supervisor that died over it may have left its cgroup frozen.
+
+        The KILL is owed and comes again, but may have to wait (for the ledger, for a debugger), and nobody waits frozen.
+        """
+        begun = stopping is not None and stopping.get("kill_now") and stopping.get("run_id") == record.run_id
+        if begun and record.cgroup is not None:
+            cgroup.thaw_whole(record.cgroup, record.run_id)
 
     def remove(self, record: RunRecord) -> None:
         """The run is proven over, or was not started."""

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from watchdog.branching import Branching
+from watchdog.checkpoints.catalogue import why_stale
 from watchdog.checkpoints.verifier import Found, Knowledge, Verifier
 from watchdog.core.branching import GoBack
 from watchdog.core.choice import Choice
@@ -37,6 +38,7 @@ class Chooser:
         self._history = history
         self._record = record
         self._trouble = trouble
+        self._folder = folders.checkpoints
         self._verifier = Verifier(folders.checkpoints, folders.lineage)
         self._branching = Branching(level, self._verifier, record, trouble)
         self.choice: Choice | None = None
@@ -57,10 +59,24 @@ class Chooser:
         """Why it is refused, in words; None: it will be looked at. From any thread."""
         return self._branching.wish(wish)
 
-    def order(self) -> None:
-        """Choose anew; what was chosen before is forgotten."""
+    def order(self, *, sparing: bool = False) -> None:
+        """Choose anew; what was chosen before is forgotten. `sparing`: it stands where nothing has changed since."""
+        before = self.choice if sparing else None
         self.choice = self.error = None
-        self._order = self._verifier.choose(self._knowledge()) if self._level == 2 else 0
+        self._order = self._verifier.choose(self._knowledge(), before=before) if self._level == 2 else 0
+
+    def why_stale(self) -> str | None:
+        """Why nobody may be launched from what was chosen any more; None where it stands. Raises OSError.
+
+        Nothing is read back: the last look before a launch, and once more under the run lock.
+        """
+        if self._level < 2:
+            return None
+        if self.choice is None:
+            return "no checkpoint is chosen"
+        if self.choice.first_start and self._history().knew_checkpoint:
+            return "the ledger knows a checkpoint of this job"
+        return why_stale(self._folder, self.choice)
 
     def launched(self) -> None:
         """What was chosen belongs to the run that lives now."""

@@ -6,6 +6,7 @@
     │   └── LockPathError     (2)  a lock path without true flock
     ├── NotBackError          (3)  a verified step that cannot be verified now: nobody goes back to it
     ├── HeldError             (4)  somebody else supervises this job, or a run of it is alive
+    ├── StaleError            (1)  what was chosen to launch from is not the newest any more
     ├── RecordingError        (1)  what could not be recorded is not done
     ├── ControlError          (1)  the control socket: no supervisor, no answer, not ours
     └── CheckpointError       (1)  a checkpoint that is not what its manifest says
@@ -54,6 +55,10 @@ class NotBackError(WatchdogError):
     """The step was verified once and cannot be verified now: as in a supervisor, a person must look."""
 
     exit_code = EXIT_HOLD
+
+
+class StaleError(WatchdogError):
+    """What was chosen to launch from is not what it was: somebody saved, or took something away, meanwhile."""
 
 
 class HeldError(WatchdogError):

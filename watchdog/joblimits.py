@@ -29,6 +29,7 @@ def limits_of(settings: Settings, environ: Mapping[str, str]) -> Limits:
         devices_named=bool(named),
         devices_doubt=visible_doubt(visible) if settings.job.devices == "all" else "",
         train_deadline_s=settings.deadlines.train_s,
+        first_step_deadline_s=settings.deadlines.first_step_s,
         off=frozenset(settings.checks.off),
         xid={int(number): action for number, action in settings.checks.xid.items()},
         **given,

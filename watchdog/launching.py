@@ -30,7 +30,7 @@ from watchdog.core.runrecord import Expectation, RunRecord
 from watchdog.core.seen import Trouble
 from watchdog.core.smaller import halvings_for
 from watchdog.core.state import Record, State
-from watchdog.errors import HeldError, RecordingError, StateError
+from watchdog.errors import HeldError, RecordingError, StaleError, StateError
 from watchdog.folders import JobFolders
 from watchdog.masking import mask_command
 from watchdog.opening import OpenJob, run_lock_holders, run_lock_is_free
@@ -63,11 +63,11 @@ def command_of(settings: Settings) -> tuple[str, ...]:
 
 
 def passes(failure: BaseException) -> bool:
-    """Whether the launch may succeed a little later with nobody's help: somebody holds the run lock, or PASSING."""
+    """Whether the launch may succeed a little later with nobody's help: the run lock is held, a new choice, PASSING."""
     seen: BaseException | None = failure
     while seen is not None:
-        if isinstance(seen, HeldError | RecordingError):
-            return True  # the holder may end; the ledger is on a disk that gets room
+        if isinstance(seen, HeldError | RecordingError | StaleError):
+            return True  # the holder may end; the ledger is on a disk that gets room; it is chosen anew
         if isinstance(seen, OSError):
             return seen.errno in PASSING
         seen = seen.__cause__
@@ -107,6 +107,15 @@ def held_lock(folders: JobFolders, clock: Clock) -> Trouble | None:
     return None
 
 
+def stale_choice(why_stale: Callable[[], str | None]) -> Trouble | None:
+    """Somebody saved, or took away, a checkpoint after the choice was made: there is to be another one."""
+    try:
+        why = why_stale()
+    except OSError as error:
+        return Trouble(words=f"the checkpoints cannot be looked at: {error}", passing=passes(error))
+    return None if why is None else Trouble(words=f"{why}; it is chosen anew", passing=True)
+
+
 def launch_run(
     settings: Settings,
     job: OpenJob,
@@ -119,11 +128,13 @@ def launch_run(
     cgroups: RunCgroups,
     gates: Sequence[str] = (),
     device_memory: Mapping[str, Any] | None = None,
+    why_stale: Callable[[], str | None] = lambda: None,
 ) -> tuple[RunWatch, State] | Trouble:
     """Launch what was decided. Nothing is started that could not be recorded; then the trouble is returned.
 
     `listen` is called with the run id right before anything is started, so that its first word is heard. `gates`: the
-    words of those that were found open. `device_memory`: what is in use before it, see core/gpumemory.py.
+    words of those that were found open. `device_memory`: what is in use before it, see core/gpumemory.py. `why_stale`:
+    why the choice does not stand any more; asked first, and again under the run lock.
     """
     unlinked = unlinked_lock(job.folders, clock)
     if unlinked is not None:
@@ -131,6 +142,9 @@ def launch_run(
     held = held_lock(job.folders, clock)
     if held is not None:  # before a number is given to a run that cannot begin
         return held
+    stale = stale_choice(why_stale)
+    if stale is not None:
+        return stale
     try:
         ancestors = ancestry()
     except OSError as error:
@@ -199,8 +213,9 @@ def launch_run(
                 batch_halvings=halvings,
             ),
             job.folders,
+            why_stale,
         )
-    except (HeldError, StateError, OSError) as failure:
+    except (HeldError, StaleError, StateError, OSError) as failure:
         cgroups.remove(order)
         why = str(failure)
         if isinstance(failure, HeldError):

@@ -106,7 +106,8 @@ class RunEyes:
             )
         else:
             self._ends.remember()
-        closely = state.phase is not Phase.RUNNING or (state.run is not None and state.run.stale_looks > 0)
+        doubted = state.run is not None and (state.run.stale_looks > 0 or state.run.faking_look_s is not None)
+        closely = state.phase is not Phase.RUNNING or doubted
         members, unclear, lock_free = self._members_of(watch, shim, seen.now_s, closely=closely)
         holders = run_lock_holders(str(self._folders.run_lock), self._clock) if lock_free is False else None
         return dataclasses.replace(

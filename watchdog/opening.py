@@ -11,6 +11,7 @@ import dataclasses
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from watchdog import contract
 from watchdog.actuators.locks import (
@@ -23,7 +24,7 @@ from watchdog.actuators.locks import (
 from watchdog.classify.ends import Evidence, classify
 from watchdog.clock import Clock
 from watchdog.collectors.locks import read_lock
-from watchdog.collectors.processes import is_alive, marked_processes, this_host
+from watchdog.collectors.processes import ancestry, is_alive, marked_processes, this_host
 from watchdog.collectors.roots import Roots
 from watchdog.collectors.run import RunWatch, read_exit, read_last_words, read_start
 from watchdog.collectors.runcgroup import pids_by_name
@@ -114,6 +115,8 @@ def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
         for event in ledger.events:
             account.add(event)
         watch, lost = find_run(folders, history, host)
+        if watch is not None:
+            require_outside(watch)
         if lost is not None:
             secrets = secret_values(os.environ, settings.job.environment)
             words = hidden(f"run {lost.number} {lost.words}; nothing of it lives", secrets) or ""
@@ -121,13 +124,64 @@ def open_job(settings: Settings, clock: Clock, argv: list[str]) -> OpenJob:
             kept = left_by(log=left.log, failure=left.told, secrets=secrets)
             told = {name: hidden(getattr(lost, name), secrets) for name in ("words", "error", "fault")}
             data = {**kept, **dataclasses.asdict(lost), **told, "cause": lost.cause.value}
-            event = ledger.record("run_ended", words, **data)
-            history = fold([event], history)
-            account.add(event)
+            entries: list[tuple[str, str, dict[str, Any]]] = [("run_ended", words, data)]
+            if history.until_gone == lost.run_id and _elsewhere(folders, host):
+                entries = _held_on(history, entries[0], lost)
+            events = ledger.record_all(entries)
+            history = fold(events, history)
+            for event in events:
+                account.add(event)
     except BaseException:
         lock.close()
         raise
     return OpenJob(folders=folders, lock=lock, ledger=ledger, history=history, host=host, watch=watch, account=account)
+
+
+def require_outside(watch: RunWatch) -> None:
+    """Whoever watches a run is no part of it: stopping it would stop us, and nobody would let us go on.
+
+    Raises StateError where this process was started below the shim or the trainer, carries the run's id, or is in the
+    run's cgroup with an ancestor of its.
+    """
+    if watch.shim() in (Shim.ENDED, Shim.NEVER):
+        return
+    leader = None if watch.start is None else watch.start.leader
+    roots, grouped = (watch.shim_id, leader), watch.pids_in_cgroup() or frozenset()
+    above = [each.pid for each in ancestry() if each in roots or each.pid in grouped]
+    marked = os.environ.get(contract.ENV_RUN_ID) == watch.record.run_id
+    if above or marked:
+        watch.close()
+        where = f"pid {above[0]} of it is this process or above it" if above else "its run id is in the environment"
+        raise StateError(
+            f"this command was started inside run {watch.record.run_id} ({where}), and would be stopped with it: a run "
+            "is watched from outside; start it from a shell or terminal that the job did not open"
+        )
+
+
+def _held_on(
+    history: History, ended: tuple[str, str, dict[str, Any]], lost: Ended
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """The end of a run that a hold waits for, told by its lock alone, from where its processes cannot be looked for.
+
+    Whatever of it has closed its descriptors holds no lock: this hold does not lift itself any more.
+    """
+    reason = (
+        f"run {lost.number} did not end, and was of another pid namespace (another container): its lock is free, but "
+        "whether something of it lives cannot be seen from here; look there, then: watchdog relaunch"
+    )
+    weighed: dict[str, Any] = {"run_id": lost.run_id, "cause": lost.cause.value, "failures": history.failures}
+    weighed |= {"host_failures": history.host_failures, "fault": history.fault}
+    return [
+        ("hold", f"HOLD: {reason}", {"reason": reason}),
+        ended,
+        ("run_weighed", "it ended as far as can be seen; the hold stays", weighed),
+    ]
+
+
+def _elsewhere(folders: JobFolders, host: Host) -> bool:
+    """Whether the last run lived in another pid namespace of this boot."""
+    record = read_run_record(folders.run_record)
+    return record is not None and record.boot_id == host.boot_id and record.pid_namespace != host.pid_namespace
 
 
 def read_run_record(path: Path) -> RunRecord | None:

@@ -28,9 +28,12 @@ _NO_RUN = Absent("no run of this job is alive")
 class ProgressEyes:
     """For use from the loop alone."""
 
-    def __init__(self, pattern: str, clock: Clock) -> None:
-        """`pattern` is [job] progress."""
+    def __init__(self, pattern: str, clock: Clock, ledger_step_s: float | None = None) -> None:
+        """`pattern` is [job] progress; `ledger_step_s`: what a step took when this job was last watched."""
         self._pattern = pattern
+        self._ledger_step_s = ledger_step_s
+        self._read_s: float | None = None  # when a beat of this run could last be read
+        self._blind = False  # and since then one could not
         self._clock = clock
         self._runner = Runner(clock)
         # Apart: a change of the source would cost the history of the other.
@@ -52,7 +55,7 @@ class ProgressEyes:
 
     def forget(self) -> None:
         """The next run's steps are of another kind: those before it are no measure for them."""
-        self._beaten = self._read = None
+        self._beaten = self._read = self._ledger_step_s = None
 
     def look(self, watch: RunWatch | None, seen: Seen, policy: Policy, run: RunState | None) -> OfRun:
         """What is known of the run in this turn."""
@@ -65,7 +68,13 @@ class ProgressEyes:
         run_id = watch.record.run_id
         if isinstance(seen.beat, Known):
             window = window_for(self._beaten, run_id, "beats")
+            if self._blind and self._read_s is not None and window.points:
+                # It may have evaluated, or taken steps and gone back: nobody knows, and it is not held against it.
+                window = skip(window, seconds=seen.now_s - self._read_s, now_s=seen.now_s)
             self._beaten = add(window, from_beat(seen.beat.value.beat, seen.now_s))
+            self._read_s, self._blind = seen.now_s, False
+        else:
+            self._blind = True
         beaten = _of(self._beaten, run_id)
         if self._pattern != "off" and not isinstance(seen.beat, Unknown) and (beaten is None or beaten.step is None):
             for point in self._printed(run_id, watch.folder.log):
@@ -77,7 +86,7 @@ class ProgressEyes:
         told = _of(self._read, run_id) if beaten is None or beaten.step is None else None
         told = told or beaten
         printed_s = None if self._log is None or self._log_of != run_id else self._log.printed_s
-        self.newest = None if told is None else fact(told, printed_s=printed_s)
+        self.newest = None if told is None else fact(told, printed_s=printed_s, ledger_step_s=self._ledger_step_s)
         if self.newest is not None:
             return Known(self.newest, seen.now_s)
         if isinstance(seen.beat, Unknown):

@@ -167,7 +167,7 @@ def _pruned(
         reason = found.deletions[0]
         _record(ledger, planned_record(reason, 0))
         try:
-            one = _Done(reason, folder.delete(reason.held))
+            one = _Done(reason, folder.delete(reason.held, found.stays))
         except CheckpointError as error:
             one = _Done(reason, None, str(error))
         except OSError as error:

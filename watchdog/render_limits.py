@@ -10,6 +10,7 @@ _ELSEWHERE = {  # limits that are no keys of [limits]
     "devices": "[job] devices",
     "devices_doubt": "CUDA_VISIBLE_DEVICES",
     "train_deadline_s": "[deadlines] train",
+    "first_step_deadline_s": "[deadlines] first_step",
     "xid": "[checks] xid",
 }
 

@@ -135,11 +135,12 @@ def pruned_record(reason: Reason, freed_bytes: int | None, why: str = "") -> Rec
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """What is under way: a look (`reason` None), or the deletion of one thing."""
+    """What is under way: a look (`reason` None), or the deletion of one thing. `again`: after one that waited."""
 
     standing: Standing
     function: Callable[[], Fact[Any]]
     reason: Reason | None = None
+    again: bool = False
 
 
 class Pruner:
@@ -223,12 +224,18 @@ class Pruner:
         return now_s >= self._not_before_s and (history.newest != self._newest or now_s - self._looked_s >= _AGAIN_S)
 
     # --- its parts ------------------------------------------------------------------------------------------
-    def _look_at(self, standing: Standing) -> None:
+    def _look_at(self, standing: Standing, *, again: bool = False) -> None:
         at_gate, folder, rules = self._trying, self._folder, self._rules
         needed = at_gate or self._when == "needed"
-        self._start(standing, lambda: looked_at(folder, standing, rules, only_if_needed=needed, at_gate=at_gate))
 
-    def _start(self, standing: Standing, function: Callable[[], Any], reason: Reason | None = None) -> None:
+        def look() -> Proven:
+            return looked_at(folder, standing, rules, only_if_needed=needed, at_gate=at_gate)
+
+        self._start(standing, look, again=again)
+
+    def _start(
+        self, standing: Standing, function: Callable[[], Any], reason: Reason | None = None, *, again: bool = False
+    ) -> None:
         def told() -> Fact[Any]:
             try:
                 return Known(function(), self._clock.monotonic())
@@ -236,7 +243,7 @@ class Pruner:
                 return Unknown(str(error))
 
         self._runner = Runner(self._clock)  # its one call: no older answer can be taken for this one's
-        self._part = _Part(standing, told, reason)
+        self._part = _Part(standing, told, reason, again)
         self._runner.start(_NAME, told)
 
     def _wait(self, part: _Part, state: State, standing: Standing, *, verifying: bool) -> None:
@@ -244,7 +251,7 @@ class Pruner:
         polled = self._runner.poll(_NAME, part.function, every_s=_ONCE, deadline_s=deadline_s)
         if polled.unread:
             return
-        self._waits = verifying and part.reason is None
+        waited, self._waits = self._waits, verifying and part.reason is None
         if self._waits:
             return
         # It may still come to its end, so nothing is begun beside it; that is told once, and not in every turn.
@@ -254,12 +261,15 @@ class Pruner:
                 self._end(f"pruning the checkpoints: {polled.fact.why}", trouble=True)
             return
         self._part = None
+        stale = waited and not part.again  # once: else saves that are verified slowly would keep it from deleting
         if part.reason is not None and not self._deleted(part.reason, polled.fact):
             return
         if not self._may_delete(state):
             self._end("")
         elif part.reason is not None:
             self._look_at(standing)
+        elif stale:
+            self._look_at(standing, again=True)  # the verifier may have read for half an hour
         elif isinstance(polled.fact, Known):
             # By what the ledger knows by now. What was saved meanwhile was not seen: it neither goes nor counts as one
             # that stays, so a folder in which saves are quicker than a look is pruned as well.
@@ -276,7 +286,7 @@ class Pruner:
         if reason is None:
             self._end("; ".join(filter(None, (self._came(), found.why_not if found.lacking_bytes else ""))))
         elif self._recorded(planned_record(reason, found.lacking_bytes)):
-            self._start(standing, lambda: self._folder.delete(reason.held), reason)
+            self._start(standing, lambda: self._folder.delete(reason.held, found.stays), reason)
 
     def _came(self) -> str:
         return f"{size(self.freed_bytes)} came back from pruning checkpoints" if self.freed_bytes else ""

@@ -5,17 +5,21 @@ Nobody is signalled who is not proven a member of the run at this very moment, a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from watchdog.actuators.cgroup import freeze_whole, kill_whole, thaw_whole
-from watchdog.actuators.stop import freeze, kill, terminate, thaw
+from watchdog.actuators.signals import Sent
+from watchdog.actuators.stop import Frozen, freeze, kill, terminate, thaw
+from watchdog.collectors.processes import ancestry
 from watchdog.collectors.run import RunWatch
+from watchdog.core.ending import postpone
 from watchdog.core.facts import Absent, Fact, Known
 from watchdog.core.identity import Process, ProcessId
-from watchdog.core.seen import BeatSeen, Shim
-from watchdog.core.state import Terminate
+from watchdog.core.seen import BeatSeen, Seen, Shim
+from watchdog.core.state import Policy, State, Terminate, TerminateRest
 
 
 class Signaller:
@@ -41,8 +45,12 @@ class Signaller:
         """A new run begins."""
         self._killed, self._grouped, self._begun = frozenset(), frozenset(), ""
 
-    def terminate(self, watch: RunWatch, order: Terminate, now_s: float) -> bool:
-        """TERM. False when the last look found another beat than the one that was judged: then nothing was done."""
+    def terminate(self, watch: RunWatch, order: Terminate, now_s: float, why: str = "") -> bool:
+        """TERM. False when the last look found another beat than the one that was judged: then nothing was done.
+
+        Recorded before as well: one that ends with 0 because it was asked to has not finished, whoever reads the ledger
+        next. Raises RecordingError and OSError; then it was not sent.
+        """
         target = order.target
         if order.look_again:
             beat = self._beat(watch, now_s)
@@ -56,13 +64,20 @@ class Signaller:
         if target is None or target not in {process.id for process in watch.members()}:
             self._note("signal_sent", "TERM was not sent: nobody is proven to be the one to get it")
             return True
+        words = f"TERM is next, to pid {target.pid}{why and ': '}{why}"
+        self._record("signal_sending", words, run_id=watch.record.run_id, pid=target.pid, why=why)
         sent = terminate(target)
         self._note("signal_sent", f"TERM to pid {target.pid}: {sent.value}", pid=target.pid, outcome=sent.value)
         return True
 
     def terminate_rest(self, watch: RunWatch) -> None:
-        """TERM to every member there is."""
-        outcomes = [(process, terminate(process.id)) for process in watch.members()]
+        """TERM to every member there is. Raises RecordingError and OSError; then it was sent to nobody."""
+        members = watch.members()
+        if members:
+            pids = [process.id.pid for process in members]
+            words = f"TERM is next, to what is left: {', '.join(map(str, pids[:20]))}"
+            self._record("signal_sending", words, run_id=watch.record.run_id, pids=pids[:20_000])
+        outcomes = [(process, _terminated(process.id)) for process in members]
         words = ", ".join(f"{process.id.pid} {process.command} {sent.value}" for process, sent in outcomes[:20])
         self._note("signal_sent", f"TERM to what is left: {words or 'nobody was left'}")
 
@@ -114,17 +129,17 @@ class Signaller:
         return freeze_whole(watch.record.cgroup, watch.record.run_id)
 
     def _kill(self, watch: RunWatch, look: Callable[[], tuple[Process, ...]]) -> None:
-        known = freeze(look)
+        frozen: Frozen = freeze(look)
         try:
             whole = self._whole(watch)
-            met, grouped = self._recorded(watch, known, whole)
+            met, grouped = self._recorded(watch, frozen.known, whole)
             # First the whole at once: nothing that the looks have missed goes on forking while the others die.
-            of_whole = self._kill_whole(watch, known) if met and grouped else whole
+            of_whole = self._kill_whole(watch, frozen.known) if met and grouped else whole
         except BaseException:  # a full ledger, a process table that cannot be read, an interrupt: nobody stays stopped
-            thaw(known)
+            thaw(frozen)
             raise
         self._grouped |= grouped
-        outcome = kill(known)
+        outcome = kill(frozen)
         if met:
             words = [f"{process.id.pid} {sent.value}" for process, sent in outcome.outcomes[:20]]
             if of_whole is not None:
@@ -157,6 +172,9 @@ class Signaller:
         group = watch.in_cgroup(self._run_lock)
         if group is None or not group.pids:
             return None
+        own = {each.pid for each in ancestry()} & group.pids
+        if own:  # frozen with it, nobody would ever let us go on
+            return f"left alone: pid {min(own)} in it is this supervisor, or one that this supervisor was started from"
         if group.strangers:
             pids = ", ".join(str(pid) for pid in sorted(group.strangers)[:5])
             return f"left alone: pid {pids} is in it and not proven to be of the run"
@@ -178,3 +196,29 @@ class Signaller:
             self._record("run_killing", f"KILL also to {len(late)} that were forked meanwhile", **data)
         sent = kill_whole(watch.record.cgroup, watch.record.run_id)
         return "not killed: this kernel has no cgroup.kill (5.14 has)" if sent is None else sent.value
+
+
+def _terminated(target: ProcessId) -> Sent:
+    """TERM to one of many: who cannot be reached keeps nobody else from it."""
+    try:
+        return terminate(target)
+    except OSError:
+        return Sent.FAILED
+
+
+def unsent(state: State, order: Terminate | TerminateRest, seen: Seen, policy: Policy) -> State:
+    """The state after a TERM that could not be recorded, and so was not sent: it is ordered anew in the next turn.
+
+    With the last look that it was to follow, and the whole grace after it.
+    """
+    run = state.run
+    if run is None or run.stop is None:
+        return state
+    if isinstance(order, TerminateRest):
+        stop = dataclasses.replace(run.stop, rest_asked=False)
+        return dataclasses.replace(state, run=dataclasses.replace(run, stop=stop))
+    if order.look_again:
+        stop = dataclasses.replace(run.stop, held=order)
+    else:
+        stop = dataclasses.replace(run.stop, asked=False, asked_of=None)
+    return dataclasses.replace(state, run=postpone(dataclasses.replace(run, stop=stop), seen, policy))

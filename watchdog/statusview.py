@@ -43,6 +43,7 @@ _LABELS = {
     "checkpoint_refused": "refused",
     "checkpoint_moved": "refused",
     "checkpoint_stays": "refused",
+    "signal_sending": "signal",
     "signal_sent": "signal",
     "launch_troubled": "gate",
     "run_freezing": "kill",

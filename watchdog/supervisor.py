@@ -73,7 +73,7 @@ from watchdog.render import live_line
 from watchdog.retaining import Pruner
 from watchdog.screen import Screen
 from watchdog.settings import Settings
-from watchdog.signalling import Signaller
+from watchdog.signalling import Signaller, unsent
 from watchdog.statusview import host_line, label_of, make_view
 from watchdog.subreaping import become_subreaper
 from watchdog.tidying import move_refused
@@ -84,7 +84,7 @@ _NO_FIGURES = str.maketrans("", "", "0123456789.")
 # For a restart and for autopsies, not for people.
 _QUIET_KINDS = frozenset(
     {"run_beats", "phase_time", "uses_gpu", "notifying", "notified", "run_steps", "run_caught_up", "step_time"}
-    | {"gpu_memory", "host_memory", "prune_planned", "run_freezing", "verdict_changed"}
+    | {"gpu_memory", "host_memory", "prune_planned", "run_freezing", "signal_sending", "verdict_changed"}
 )
 _SOCKET_EVERY_S = 5.0
 
@@ -128,7 +128,7 @@ class Supervisor:
         place = PrunableFolder(job.folders.checkpoints, clock)
         self._pruner = Pruner(settings, place, clock, self._record, self._say_trouble)
         self._gpus_not_before_s = float("-inf")
-        self._progress = ProgressEyes(settings.job.progress, clock)
+        self._progress = ProgressEyes(settings.job.progress, clock, self._account.step_s)
         self._episodes = EpisodeBook(self._record, self._say_trouble)
         self._verdicts = VerdictBook(self._record, self._say_trouble)
         self._milestones = Milestones(self._account, self._record, self._say_trouble)
@@ -237,11 +237,12 @@ class Supervisor:
         self._cgroups.sweep(self._history.run_ids, None if self._watch is None else self._watch.record.run_id)
         if self._watch is not None:
             record = self._watch.record
+            self._cgroups.release(record, self._history.stopping)
             words = f"run {record.number} ({record.run_id}) was there already: adopted"
             self._note("run_adopted", words, run_id=record.run_id)
             self._eyes.listen(record.run_id)
-            owed = self._history.owed == record.run_id
-            if owed or self._history.line.abandons_run(record.run_id):  # whoever asked for that is owed it
+            owed = self._history.owed == record.run_id or self._history.line.abandons_run(record.run_id)
+            if owed and self._state.hold is None:  # whoever asked is owed it; a hold was no answer that they had seen
                 self.ask(Request.RELAUNCH)
         if self._state.hold is not None:
             self._screen.line("HOLD", self._state.hold)
@@ -374,9 +375,9 @@ class Supervisor:
     # --- acting ---------------------------------------------------------------------------------------------
     def _do(self, action: Action, seen: Seen) -> None:
         match action:
-            case Choose():
+            case Choose(sparing):
                 self._let_go()
-                self._chooser.order()
+                self._chooser.order(sparing=sparing)
             case Launch():
                 self._launch(action, seen)
             case MakeRoom():
@@ -386,26 +387,39 @@ class Supervisor:
             case KeepStacks(beating):
                 assert self._watch is not None
                 self._stacks.begin(self._watch, seen.members, beating)
-            case Terminate():
-                assert self._watch is not None
-                if not self._signaller.terminate(self._watch, action, self._clock.monotonic()):
-                    self._state = resumed(self._state, seen.now_s)
-                    if (flaps := flapping(self._state)) is not None:
-                        self._note(flaps.kind, flaps.sentence, **flaps.data)
-            case TerminateRest():
-                assert self._watch is not None
-                self._signaller.terminate_rest(self._watch)
+            case Terminate() | TerminateRest():
+                self._ask_to_end(action, seen)
             case Kill():
                 assert self._watch is not None
                 try:
                     self._signaller.kill(self._watch)
                 except RecordingError as error:
                     self._say_trouble(f"{error}; nobody is killed unrecorded")
+                except OSError as error:  # a table that cannot be read, no descriptor to be had: the next round
+                    self._say_trouble(f"{error}; nobody was killed, and it is tried again")
             case Quarantine(refused):
                 move_refused(refused, self._note)
                 self._chooser.moved()
             case Leave(code):
                 self._exit_code = code
+
+    def _ask_to_end(self, order: Terminate | TerminateRest, seen: Seen) -> None:
+        run = self._state.run
+        assert self._watch is not None
+        try:
+            if isinstance(order, TerminateRest):
+                self._signaller.terminate_rest(self._watch)
+                return
+            why = "" if run is None or run.stop is None else run.stop.reason
+            sent = self._signaller.terminate(self._watch, order, self._clock.monotonic(), why)
+        except (RecordingError, OSError) as error:
+            self._say_trouble(f"{error}; TERM is sent once it can be recorded")
+            self._state = unsent(self._state, order, seen, self._policy)
+            return
+        if not sent:
+            self._state = resumed(self._state, seen.now_s)
+            if (flaps := flapping(self._state)) is not None:
+                self._note(flaps.kind, flaps.sentence, **flaps.data)
 
     def _launch(self, order: Launch, seen: Seen) -> None:
         self._screen.line("gate", "  ".join(f"{gate.words} ✓" for gate in seen.gates))
@@ -421,6 +435,7 @@ class Supervisor:
             self._cgroups,
             gates=tuple(gate.words for gate in seen.gates),
             device_memory=self._gpus.before(),
+            why_stale=self._chooser.why_stale,
         )
         if isinstance(launched, Trouble):
             self._trouble = launched

@@ -33,13 +33,14 @@ BARE = [sys.executable, "-I", "-S"]  # starts in 10 ms
 SLEEPER = [*BARE, "-c", "import time\nwhile True: time.sleep(0.05)"]
 CLOCK = SystemClock()
 
-# A supervisor that is killed right after an event of the kind was recorded, or right after a run was launched.
+# A supervisor that is killed right after an event of the kind was recorded, right after a run was launched, or right
+# after somebody was asked to end; or that gets no descriptor any more for a second from the launch on.
 _DEADLY = """
-import os, signal, sys
-from watchdog import launching, ledger
+import os, resource, signal, sys, threading
+from watchdog import launching, ledger, signalling
 where, _, count = sys.argv.pop(1).partition(":")
 left = int(count or 1)
-record_all, launch = ledger.Ledger.record_all, launching.launch
+record_all, launch, terminate = ledger.Ledger.record_all, launching.launch, signalling.terminate
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 def recording(self, entries):
@@ -53,7 +54,17 @@ def launching_it(*what):
     child = launch(*what)
     if where == "launched":
         die()
+    if where == "starving":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        threading.Timer(1.0, resource.setrlimit, (resource.RLIMIT_NOFILE, (soft, hard))).start()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     return child
+def asking(*whom):
+    sent = terminate(*whom)
+    if where == "asked":
+        die()
+    return sent
+signalling.terminate = asking
 ledger.Ledger.record_all, launching.launch = recording, launching_it
 from watchdog.cli import main
 main()
@@ -66,7 +77,8 @@ class HostBed(Bed):
     def start_deadly(self, where: str, *words: str) -> subprocess.Popen[bytes]:
         """`watchdog run` that is killed right after it recorded an event of that kind (`kind:2`: the second one).
 
-        At "launched": right after a launch.
+        At "launched": right after a launch; at "asked": right after a TERM. "starving" is not killed: it gets no
+        descriptor for a second from the launch on.
         """
         with open(self.root / "screen.txt", "ab") as screen:
             process = subprocess.Popen(

@@ -74,7 +74,8 @@ def test_a_broken_configuration(spoil: Callable[[str], str], said: str, tmp_path
             assert answer.returncode == code
             assert said in one_error(answer.stderr)
             assert len(answer.stderr.splitlines()) == 1, answer.stderr
-        assert sorted(os.listdir(bed.root)) == ["watchdog.toml"]
+        assert sorted(os.listdir(bed.root)) == ["tmp", "watchdog.toml"], "the bed's own"
+        assert os.listdir(bed.root / "tmp") == []
 
 
 # --- the trainer's command ----------------------------------------------------------------------------------

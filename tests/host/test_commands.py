@@ -82,7 +82,8 @@ def test_usage_errors(sleeper: HostBed) -> None:
         assert answer.returncode == code, (words, answer)
         assert answer.stderr
         assert "Traceback" not in answer.stderr
-    assert sorted(os.listdir(sleeper.root)) == ["watchdog.toml"]
+    assert sorted(os.listdir(sleeper.root)) == ["tmp", "watchdog.toml"], "the bed's own"
+    assert os.listdir(sleeper.root / "tmp") == []
 
 
 def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from watchdog.actuators.launch import LaunchOrder, launch, remember_lineage, tra
 from watchdog.actuators.locks import take_run_lock
 from watchdog.checkpoints.catalogue import read_lineage
 from watchdog.core.runrecord import Expectation, RunRecord
-from watchdog.errors import HeldError, StateError
+from watchdog.errors import HeldError, StaleError, StateError
 from watchdog.folders import JobFolders
 
 SAY = """
@@ -140,6 +140,23 @@ def test_what_cannot_be_recorded_or_entered_is_not_started_and_frees_the_lock(fo
     with pytest.raises(StateError):
         launch(order(folders, "/bin/touch", str(marker), **changes), folders)
     assert not marker.exists()
+    lock = take_run_lock(folders.run_lock)
+    assert lock is not None
+    lock.close()
+
+
+def test_a_choice_that_does_not_stand_under_the_lock_is_not_launched_from(folders: JobFolders) -> None:
+    """Whoever held the lock may have saved until we took it."""
+    marker = folders.checkpoints / "marker"
+
+    def why_stale() -> str:
+        assert subprocess.run(["flock", "--nonblock", "--shared", folders.run_lock, "true"]).returncode == 1, "not held"
+        return "step 15 was saved since"
+
+    with pytest.raises(StaleError, match="step 15 was saved since"):
+        launch(order(folders, "/bin/touch", str(marker)), folders, why_stale)
+    assert not marker.exists()
+    assert (folders.run_record.exists(), folders.lineage.exists()) == (False, False)
     lock = take_run_lock(folders.run_lock)
     assert lock is not None
     lock.close()

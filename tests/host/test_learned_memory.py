@@ -126,18 +126,18 @@ def test_what_a_run_held_when_memory_ran_out_is_what_the_next_one_waits_for(tmp_
         assert any("when memory ran out" in words for words in gates), gates
 
 
-def test_what_the_host_could_never_give_is_held_for_at_once(tmp_path: Path) -> None:
+def test_what_the_host_could_never_give_is_held_for_before_the_wait_is_over(tmp_path: Path) -> None:
     job = MemoryBed(tmp_path, gate_wait="600s")
     with job.bed as bed:
-        job.host_has(210 * MIB, 220 * MIB)
+        job.host_has(100 * MIB, 120 * MIB)
         supervisor = job.run()
         job.first("host_memory")
         job.go.touch()
         assert supervisor.wait(30) == 3
         hold = bed.status()["hold_reason"]
-        assert "memory: the job needs 0.4" in hold
+        assert "memory: the job needs 0.2" in hold
         assert "(its last run had 0.2" in hold
-        assert "this host has 0.21 in all: make the job smaller, then watchdog relaunch" in hold
+        assert "this host has 0.12 in all: make the job smaller, then watchdog relaunch" in hold
         assert bed.call("relaunch").returncode == 0, "a person has made it smaller: what was learned is forgotten"
         assert job.run().wait(30) == 0
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,51 @@ def test_who_only_has_the_file_open_keeps_nobody_waiting(bed: Shims) -> None:
         finally:
             reader.kill()
             reader.wait()
+
+
+# In a PID namespace, as in any container: the kernel names no taker that has ended, and orphans go to its process 1.
+BACKUP_ELSEWHERE = """
+import contextlib, dataclasses, os, subprocess, sys
+from pathlib import Path
+from tests.host.shimmed import Shims, until
+from tests.host.test_lock_ghosts import adopted, everything_killed_but
+from watchdog.core.facts import Absent
+from watchdog.core.seen import Shim
+from watchdog.signalling import Signaller
+bed = Shims(Path(sys.argv[1]))
+run = bed.run("import time; time.sleep(600)")
+run.leader()
+everything_killed_but(run, set())
+own = {"PATH": os.environ["PATH"], "A": "b"}
+words = f"exec 9<{run.lock}; flock -s 9; echo locked; sleep 500 & wait"
+backup = subprocess.Popen(["bash", "-c", words], stdout=subprocess.PIPE, start_new_session=True, env=own)
+assert backup.stdout.readline() == b"locked\\n"
+with contextlib.closing(adopted(run)) as watch:
+    until(lambda: watch.shim() is Shim.LOST, "lost")
+    orphans = watch.orphans(run.lock)
+    assert orphans.ours == (), orphans
+    assert backup.pid in {each.id.pid for each in orphans.unclear}, orphans
+    records = []
+    write = lambda kind, _sentence, **_data: records.append(kind)
+    Signaller(run.lock, lambda _watch, _now: Absent(), write, write).kill(watch)
+    assert (records, backup.poll()) == ([], None)
+print("left alone", flush=True)
+os._exit(0)  # and the kernel ends everybody in here
+"""
+
+
+def test_a_backup_whose_lock_was_taken_by_a_flock_that_is_gone_is_left_alone_in_a_container(
+    tmp_path: Path, repository: Path
+) -> None:
+    """`exec 9<run.lock; flock -s 9`, as its manual says: below the process that orphans of the run are given to."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if shutil.which("flock") is None or subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no PID namespace can be made here, or there is no flock(1)")
+    done = subprocess.run(
+        [*inside, sys.executable, "-B", "-P", "-c", BACKUP_ELSEWHERE, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "left alone\n", done.stderr

@@ -99,7 +99,7 @@ def test_the_supervisors_own_command_line(tmp_path: Path) -> None:
 
 def test_a_held_run_lock_names_its_holder_without_its_secrets(tmp_path: Path) -> None:
     """Somebody's training, started by hand with a token on its command line."""
-    with make_bed(tmp_path / "bed", ["true"], level=0) as bed:
+    with make_bed(tmp_path / "bed", ["true"], level=0, relaunch={"gate_wait": "0.5s"}) as bed:
         control = bed.checkpoints / ".gpuhost-watchdog"
         control.mkdir(parents=True)
         folder = bed.root / "f"  # a short name: the command line is cut where it is shown

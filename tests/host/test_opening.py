@@ -38,8 +38,10 @@ from watchdog.core.history import History
 from watchdog.core.identity import Host
 from watchdog.core.seen import Shim
 from watchdog.core.state import Ended
+from watchdog.drills.bed import WATCHDOG
 from watchdog.errors import HeldError, StateError
 from watchdog.folders import JobFolders
+from watchdog.ledger import Ledger
 from watchdog.opening import find_run, open_ledger, read_run_record, run_lock_is_free, take
 
 SEED = 20261130
@@ -425,6 +427,43 @@ def test_killed_when_a_stop_was_recorded_and_its_term_was_not_sent(tmp_path: Pat
         assert not bed.problems(), bed.tell()
 
 
+LEAVES_WITH_0 = """
+import os, signal, time
+from watchdog import contract
+run = contract.join()
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os._exit(0)))
+run.beat("train", step=1)
+time.sleep(600)
+"""
+
+
+def test_killed_when_the_term_of_a_stall_was_sent_and_what_came_of_it_was_not_recorded(tmp_path: Path) -> None:
+    """It leaves with 0 because it was asked to, at its first step of many: that is no end of the job."""
+    late = {"train": "2s", "first_step": "2s"}
+    with make_bed(tmp_path / "bed", script(tmp_path, LEAVES_WITH_0), level=0, deadlines=late) as bed:
+        assert bed.ended(bed.start_deadly("asked")) == -signal.SIGKILL, bed.tell()
+        assert [event["event"] for event in bed.kinds("signal_sending", "signal_sent")] == ["signal_sending"]
+        supervisor = bed.start()
+        end = bed.wait_event("run_ended")
+        assert end["data"]["cause"] == "stalled", bed.tell()
+        assert supervisor.poll() is None
+        assert not bed.kinds("finished")
+
+
+def test_no_descriptor_to_be_had_right_after_the_launch_costs_no_run(tmp_path: Path) -> None:
+    """What cannot be held yet is looked at again: the supervisor says so, goes on, and sees the end."""
+    body = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+    flag = tmp_path / "flag"
+    with make_bed(tmp_path / "bed", [*script(tmp_path, body), str(flag)], level=0) as bed:
+        supervisor = bed.start_deadly("starving")
+        bed.run_where(lambda _run, _beat: True, "a run")
+        wait_for(lambda: "Too many open files" in bed.screen, "word of it")
+        bed.wait_event("verdict_changed")  # it can write again
+        flag.touch()
+        assert bed.ended(supervisor) == 0, bed.tell()
+        assert len(bed.kinds("run_launching")) == len(bed.kinds("finished")) == 1, bed.tell()
+
+
 def test_killed_twelve_times_at_random_moments(tmp_path: Path) -> None:
     """Now and then the trainer dies while nobody watches; the end is the undisturbed one's."""
     chance = random.Random(SEED)
@@ -495,3 +534,57 @@ def test_the_lock_unlinked_under_a_supervisor_closes_its_gate(tmp_path: Path) ->
         assert bed.ended(bed.start()) == 0, bed.tell()
         assert value_of(bed) == final_value(20)
         assert not bed.problems(), bed.tell()
+
+
+# --- from inside the run --------------------------------------------------------------------------------------
+INSIDE = """
+import os, subprocess, sys, time
+flag, told = sys.argv[1:3]
+while not os.path.exists(flag): time.sleep(0.02)
+own = {name: value for name, value in os.environ.items() if not name.startswith("GPUHOST_WATCHDOG_")}
+with open(told + "~", "wb") as out:
+    done = subprocess.run(sys.argv[3:], env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    out.write(b"exit %d" % done.returncode)
+os.rename(told + "~", told)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("words", [("run",), ("stop", "--now")], ids=" ".join)
+def test_a_supervisor_started_inside_the_run_refuses_to_watch_it(words: tuple[str, ...], tmp_path: Path) -> None:
+    """A terminal that the trainer opened: it would freeze itself with the run, lock in hand, and nobody thaws it."""
+    flag, told, config = tmp_path / "flag", tmp_path / "told", tmp_path / "bed" / "watchdog.toml"
+    inner = [*WATCHDOG, words[0], "--config", str(config), *words[1:]]
+    with make_bed(tmp_path / "bed", [*script(tmp_path, INSIDE), str(flag), str(told), *inner], level=0) as bed:
+        supervisor = bed.start()
+        run = bed.run_where(lambda _run, _beat: True, "a run")
+        bed.kill_supervisor(supervisor)
+        flag.touch()
+        wait_for(told.exists, "the word of the one inside", timeout_s=30)
+        answer = told.read_text()
+        assert f"was started inside run {run.run_id}" in answer
+        assert "from a shell or terminal that the job did not open" in answer
+        assert answer.endswith("exit 2")
+        assert is_living(run.trainer, None) is not None
+        assert not bed.kinds("run_adopted", "run_stopping", "signal_sending", "run_freezing")
+        stopped = bed.call("stop", "--now")  # from outside nothing is in its way
+        assert stopped.returncode in (0, 5), stopped
+        assert is_living(run.trainer, None) is None
+
+
+def test_a_hold_for_a_run_of_another_pid_namespace_does_not_lift_itself(tmp_path: Path) -> None:
+    """Its shim was killed there, and what is left has closed its descriptors: from here its lock alone looks free."""
+    with make_bed(tmp_path / "bed", EXIT_7, level=0) as bed:
+        bed.start_deadly("run_launching").wait(30)
+        run_id = bed.kinds("run_launching")[0]["data"]["run_id"]
+        folders, here = folders_in(bed.root), this_host()
+        there = dataclasses.replace(here, pid_namespace="pid:[1]")
+        write_record(folders, record_of(folders, run_id=run_id, host=there))
+        with contextlib.closing(Ledger(folders.ledger, folders.ballast, clock=CLOCK, boot_id=here.boot_id)) as book:
+            book.record("run_stopping", "late", run_id=run_id, cause="stalled", reason="late", hold_after=False)
+            book.record("hold", "HOLD: run 1 does not end", reason="run 1 does not end", until_gone=run_id)
+        for _ in range(2):
+            assert bed.ended(bed.start()) == 3, bed.tell()
+        assert not bed.kinds("lifted"), bed.tell()
+        assert "cannot be seen from here" in bed.kinds("hold")[-1]["data"]["reason"]
+        assert len(bed.kinds("run_launching")) == len(bed.kinds("run_ended")) == len(bed.kinds("run_weighed")) == 1

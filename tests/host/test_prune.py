@@ -432,6 +432,159 @@ def test_a_manifest_that_the_disk_does_not_give_stops_everything(folder: Path) -
         prunable(folder).look()
 
 
+def share(folder: Path) -> None:
+    """Steps 10 and 30 both name shared.pt besides files of their own."""
+    (folder / "shared.pt").write_bytes(os.urandom(5000))
+    for step in (10, 30):
+        path = folder / f"step-{step}.manifest.json"
+        manifest = contract.Manifest.read(path)
+        files = (*manifest.files, contract.digest_file(folder / "shared.pt"))
+        contract.write_json_durably(path, dataclasses.replace(manifest, files=files).to_record())
+
+
+@pytest.fixture
+def sick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From now on, and until monkeypatch is undone, the disk does not give the manifest of that name."""
+
+    def begin(name: str) -> None:
+        real = contract.Manifest.read
+
+        def read(path: Path) -> contract.Manifest:
+            if path.name == name:
+                raise OSError(5, "Input/output error")
+            return real(path)
+
+        monkeypatch.setattr(contract.Manifest, "read", read)
+
+    return begin
+
+
+def test_while_a_manifest_cannot_be_read_no_file_goes_that_it_may_name(
+    folder: Path, sick: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read at the look, and is not at the deletion: EIO, ENOMEM, EMFILE."""
+    share(folder)
+    place = prunable(folder)
+    held = held_of(place, "step-10.manifest.json")
+    before = census(folder)
+    sick("step-30.manifest.json")
+    with pytest.raises(CheckpointError, match=r"cannot be read now.*put back and is whole$"):
+        place.delete(held)
+    assert census(folder) == before
+    assert (folder / "step-10.manifest.json").exists()
+    monkeypatch.undo()
+    assert place.delete(held_of(place, "step-10.manifest.json"))
+    assert (folder / "shared.pt").exists()
+
+
+def test_what_is_left_of_a_deletion_or_of_a_move_waits_for_such_a_manifest_too(
+    folder: Path, sick: Callable[[str], None]
+) -> None:
+    share(folder)
+    moved = write(folder, 40, names=NAMES)
+    cut_short(moved, 1)
+    assert crash(folder, "step-10.manifest.json", 1)
+    place = prunable(folder)
+    hidden, stranded = held_of(place, f"{HIDDEN}step-10.manifest.json"), held_of(place, "step-40-model.pt")
+    place.look()
+    before = census(folder)
+    sick("step-30.manifest.json")
+    for held in (hidden, stranded):
+        with pytest.raises(CheckpointError, match="cannot be read now"):
+            place.delete(held)
+    assert census(folder) == before
+
+
+def test_nothing_is_moved_to_quarantine_while_a_manifest_cannot_be_read(
+    folder: Path, sick: Callable[[str], None]
+) -> None:
+    """What both name would lie there, and go a day later."""
+    share(folder)
+    before = census(folder)
+    sick("step-30.manifest.json")
+    with pytest.raises(OSError, match=r"step-30\.manifest\.json cannot be read now"):
+        quarantine(folder / "step-10.manifest.json")
+    assert census(folder) == before
+
+
+def test_one_that_cannot_be_read_itself_is_still_moved(folder: Path, sick: Callable[[str], None]) -> None:
+    sick("step-30.manifest.json")
+    assert quarantine(folder / "step-30.manifest.json").exists()
+
+
+# --- what must stay is looked at again ----------------------------------------------------------------------
+def unlink_all(folder: Path) -> None:
+    for path in list(folder.iterdir()):
+        if path.name.startswith(("step-20", "step-30")):
+            path.unlink()
+
+
+def unlink_one_file(folder: Path) -> None:
+    (folder / "step-30-optimizer.pt").unlink()
+
+
+def unlink_what_is_shared(folder: Path) -> None:
+    (folder / "shared.pt").unlink()
+
+
+def save_anew(folder: Path) -> None:
+    write(folder, 20, names=NAMES)
+
+
+@pytest.mark.parametrize(
+    "between", [unlink_all, unlink_one_file, unlink_what_is_shared, save_anew], ids=lambda it: it.__name__
+)
+@pytest.mark.parametrize("told", [True, False], ids=["told what stays", "all that were read back"])
+def test_the_last_one_stays_when_others_took_away_what_must_stay(
+    folder: Path, between: Callable[[Path], None], told: bool
+) -> None:
+    """Between the look, which may be half an hour old, and the deletion: the trainer's own retention, or a person."""
+    share(folder)
+    place, stands = prunable(folder), Standing(known=known(folder))
+    found = planned(place, stands, RULES, only_if_needed=False)
+    assert [each.held.step for each in found.deletions] == [10]
+    assert found.stays == ("step-30.manifest.json", "step-20.manifest.json")
+    between(folder)
+    before = census(folder)
+    with pytest.raises(CheckpointError, match=r"which must stay; nothing is deleted$"):
+        place.delete(found.deletions[0].held, found.stays if told else None)
+    assert census(folder) == before
+    assert (folder / "step-10.manifest.json").exists()
+
+
+def test_what_went_while_it_was_asked_who_has_it_open_is_seen_and_all_is_put_back(folder: Path) -> None:
+    """That question takes its time: it is looked again when the manifest has its hidden name."""
+
+    class Meanwhile(PrunableFolder):
+        asked = 0
+
+        def _openers(self) -> dict[str, str]:
+            self.asked += 1
+            if self.asked > 1:
+                unlink_all(folder)
+            return super()._openers()
+
+    place = Meanwhile(folder, SystemClock())
+    found = planned(place, Standing(known=known(folder)), RULES, only_if_needed=False)
+    with pytest.raises(CheckpointError, match=r"nothing is deleted; it was put back and is whole$"):
+        place.delete(found.deletions[0].held, found.stays)
+    assert sorted(os.listdir(folder)) == ["step-10-model.pt", "step-10-optimizer.pt", "step-10.manifest.json"]
+
+
+def test_what_was_left_of_a_deletion_stays_when_it_is_all_that_is_left(folder: Path) -> None:
+    write(folder, 40, names=NAMES)
+    claims = known(folder)
+    assert crash(folder, "step-10.manifest.json", 1)
+    place, stands = prunable(folder), Standing(known=claims, deleting=begun(claims))
+    found = planned(place, stands, RULES, only_if_needed=False)
+    assert found.deletions[0].held.kind is Kind.UNFINISHED
+    for path in folder.glob("step-40*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="which must stay"):
+        place.delete(found.deletions[0].held, found.stays)
+    assert (folder / "step-10-model.pt").exists()
+
+
 # --- what must be proven first ------------------------------------------------------------------------------
 def test_the_newest_that_rotted_does_not_count_as_one_that_stays(folder: Path) -> None:
     """Same size, other bytes: only reading back tells. Then 10 is one of the two that hold."""
@@ -566,6 +719,19 @@ def test_a_step_that_is_saved_anew_after_a_move_that_was_cut_short_stays_whole(f
     assert data.read_bytes() == b"of a save that goes on"
     assert (folder / "step-40-optimizer.pt").exists()
     assert any(each.path.name == manifest.name for each in find_candidates(folder))
+
+
+def test_what_a_person_laid_into_quarantine_is_not_a_move_that_was_cut_short(folder: Path) -> None:
+    """Such a move was begun days ago; the files came there today, whatever the ledger says of that name."""
+    names = ("step-10.manifest.json", *(f"step-10-{name}" for name in NAMES))
+    (folder / "quarantine").mkdir()
+    for name in names:
+        age(folder / name, 10 * DAY_S)
+        os.rename(folder / name, folder / "quarantine" / name)
+    for begun_days, gone in ((5.0, set()), (0.0, {f"quarantine/{name}" for name in names})):
+        moving = frozenset({(names[0], time.time() - begun_days * DAY_S)})
+        place = PrunableFolder(folder, InTwoDays())
+        assert gone_after(place, Standing(known=known(folder), moving=moving)) == gone
 
 
 def test_a_manifest_behind_a_link_is_none_of_ours(folder: Path) -> None:

@@ -595,3 +595,18 @@ def test_another_directory_of_that_name_is_not_frozen(runs: Runs) -> None:
     assert not frozen(run)
     run.kill()
     run.wait_over()
+
+
+def test_what_a_killed_supervisor_left_frozen_goes_on_at_the_adoption_even_if_it_cannot_be_killed(runs: Runs) -> None:
+    """The KILL is owed, but a stranger, a debugger or a full ledger may keep it waiting."""
+    run = runs.launch(SLEEPER)
+    assert cgroup.freeze_whole(group_of(run), run.record.run_id)
+    groups = RunCgroups(Book().write)
+    asked = {"run_id": run.record.run_id, "cause": "drained", "sent": True}
+    for nobody_killed in (None, asked, asked | {"run_id": "9-another", "kill_now": True}):
+        groups.release(run.record, nobody_killed)
+        assert frozen(run), "that was not for a KILL of this run: somebody else has done it"
+    groups.release(run.record, asked | {"kill_now": True})
+    assert not frozen(run)
+    run.kill()
+    run.wait_over()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -329,3 +331,59 @@ def test_the_last_words_are_the_failure_record_or_the_log(tmp_path: Path) -> Non
     words = last_words(folder)
     assert words is not None
     assert len(words) <= 400
+
+
+# --- where no descriptor is to be had -----------------------------------------------------------------------
+@contextlib.contextmanager
+def no_descriptor_to_be_had() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_run_is_watched_although_its_first_looks_had_no_descriptor(bed: Shims, adopted: bool) -> None:
+    """Right after its launch: what cannot be held yet is neither a crash nor gone, and is held by a later look."""
+    run = bed.run(SLEEP)
+    leader = run.leader()
+    with no_descriptor_to_be_had():
+        watch = run.watch(adopted=adopted)
+    if not adopted:
+        with no_descriptor_to_be_had():
+            assert watch.shim() is Shim.STARTING
+            assert watch.leader_alive()
+    assert watch.shim() is Shim.ALIVE
+    assert (watch.shim_id, watch.leader_alive(), len(watch.descriptors())) == (run.id, True, 2)
+    os.kill(leader.pid, signal.SIGKILL)
+    until(lambda: watch.shim() is Shim.ENDED, "its end")
+    watch.close()
+
+
+def test_we_are_no_member_of_a_run_that_we_were_started_in(bed: Shims, tmp_path: Path) -> None:
+    """A shell below the trainer: whoever is started there descends from the shim, and may not end itself."""
+    told = tmp_path / "told"
+    look = f"""
+import json, os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from watchdog.collectors.run import RunWatch
+from watchdog.core.runrecord import RunRecord
+from watchdog.contract import read_json
+while not os.path.exists({str(tmp_path / "record.json")!r}): pass
+watch = RunWatch(RunRecord.from_record(read_json(Path({str(tmp_path / "record.json")!r}), "run record")))
+watch.shim()
+members = [process.id.pid for process in watch.members()]
+open({str(told)!r} + "~", "w").write(json.dumps([os.getpid(), os.getppid(), members]))
+os.rename({str(told)!r} + "~", {str(told)!r})
+"""
+    run = bed.run(
+        f"import subprocess, time; subprocess.Popen([{sys.executable!r}, '-B', '-P', '-c', {look!r}]); time.sleep(600)"
+    )
+    leader = run.leader()
+    (tmp_path / "record.part").write_text(json.dumps(run.record.to_record()))
+    (tmp_path / "record.part").rename(tmp_path / "record.json")
+    until(told.exists, "its look")
+    assert json.loads(told.read_text())[1:] == [leader.pid, [leader.pid]]
+    end(run)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.host.shimmed import Shims, until
+from watchdog.actuators import stop
 from watchdog.actuators.signals import Sent
-from watchdog.actuators.stop import kill_round, terminate
+from watchdog.actuators.stop import freeze, kill, kill_round, terminate, thaw
 from watchdog.collectors.processes import is_alive, process_table, read_process
 from watchdog.core.identity import Process, ProcessId, descendants
 
@@ -243,3 +246,70 @@ def test_nothing_of_all_this_is_left(bed: Shims) -> None:
     identity = run.id
     bed.close()
     assert descendants(identity, process_table()) == ()
+
+
+# --- where no descriptor is to be had, and who stood still before --------------------------------------------
+@pytest.fixture
+def two() -> Iterator[list[Process]]:
+    children = [subprocess.Popen(["/bin/sleep", "600"]) for _ in range(2)]
+    found = [process for child in children if (process := read_process(child.pid)) is not None]
+    yield found
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def state_of(process: Process) -> str:
+    found = read_process(process.id.pid)
+    assert found is not None
+    return found.state
+
+
+@contextlib.contextmanager
+def no_descriptor_to_be_had() -> Iterator[None]:
+    """Whatever is open stays so; nothing more can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_nobody_stays_stopped_where_the_descriptors_run_out_in_the_middle_of_a_round(two: list[Process]) -> None:
+    with contextlib.ExitStack() as stack:
+        looks = iter(two)
+
+        def look() -> list[Process]:
+            process = next(looks)
+            if process is two[1]:
+                until(lambda: state_of(two[0]) == "T", "the first is stopped")
+                stack.enter_context(no_descriptor_to_be_had())
+            return [process]
+
+        with pytest.raises(OSError, match="Too many open files"):
+            freeze(look)
+    until(lambda: [state_of(each) for each in two] == ["S", "S"], "both go on")
+
+
+def test_a_round_keeps_a_bounded_number_of_descriptors_and_gives_all_back(
+    two: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(stop, "_HELD", 1)
+    frozen = freeze(lambda: two)
+    assert list(frozen.held) == [two[0].id]
+    thaw(frozen)
+    until(lambda: [state_of(each) for each in two] == ["S", "S"], "both go on, the one that is held and the other")
+    done = kill(freeze(lambda: two))
+    assert {sent for _, sent in done.outcomes} == {Sent.DELIVERED}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_who_was_stopped_by_a_person_is_not_woken_by_a_round_that_comes_to_nothing(two: list[Process]) -> None:
+    stop_process(two[0].id.pid)
+    frozen = freeze(lambda: [now for each in two if (now := read_process(each.id.pid)) is not None])
+    until(lambda: [state_of(each) for each in two] == ["T", "T"], "both are stopped")
+    thaw(frozen)
+    until(lambda: state_of(two[1]) == "S", "the one that ran goes on")
+    assert state_of(two[0]) == "T"

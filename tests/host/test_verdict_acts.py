@@ -43,7 +43,7 @@ signal.signal(signal.SIGTERM, leave)
 
 def test_a_run_that_beats_and_takes_no_step_is_ended_and_the_next_one_finishes(tmp_path: Path) -> None:
     settings = {
-        "deadlines": {"train": "1s"},
+        "deadlines": {"train": "1s", "first_step": "1s"},
         "limits": {"steps_frozen_factor": 3.0},
         "loop": {"period": "0.2s"},
         "stop": {"grace": "5s"},
@@ -106,7 +106,7 @@ def test_a_device_that_is_busy_with_nothing_ends_the_run_only_where_it_takes_no_
     settings = {
         "job": {"devices": ["0"]},
         "checks": {"off": ["steps-frozen"]},
-        "deadlines": {"train": "1s"},
+        "deadlines": {"train": "1s", "first_step": "1s"},
         "limits": {"steps_frozen_factor": 3.0},
         "loop": {"period": "0.2s"},
         "stop": {"grace": "5s"},

@@ -67,3 +67,27 @@ def test_another_word_is_one_clear_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"BATCH_HALVINGS is .*, not a whole number from 0 to 16") as error:
         contract.join({contract.ENV_RUN_ID: "1-a", contract.ENV_BATCH_HALVINGS: text})
     assert len(str(error.value)) < 150
+
+
+# --- what docs/job-contract.md says of a trainer that counts the steps of an epoch --------------------------
+def steps_of_an_epoch(samples: int, micro: int, accumulation: int, *, drop_last: bool, up: bool) -> int:
+    """As the Hugging Face Trainer counts them; `up`: the releases that count a last, smaller step as well."""
+    batches = samples // micro if drop_last else -(-samples // micro)
+    return max(1, -(-batches // accumulation) if up else batches // accumulation)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("up", [False, True])
+def test_an_epoch_has_as_many_steps_at_each_size_where_the_micro_batch_divides_it(drop_last: bool, up: bool) -> None:
+    differ = set()
+    for samples in range(1500, 1700):
+        counted = {
+            steps_of_an_epoch(samples, *contract.shrunk_batch(16, 3, halvings), drop_last=drop_last, up=up)
+            for halvings in range(5)
+        }
+        assert min(counted) >= samples // 48, "so the first epoch is never taken for the second"
+        if len(counted) > 1:
+            differ.add(samples)
+    assert differ.isdisjoint(range(1504, 1700, 16))
+    assert bool(differ) == (drop_last == up)
+    assert (1521 in differ) == (not drop_last and not up)

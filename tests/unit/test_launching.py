@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,18 @@ class World:
         self.done += [record.kind for record in records]
         self.data += [dict(record.data) for record in records]
 
-    def launch(self, checkpoint: Checkpoint | None = None) -> tuple[RunWatch, State] | Trouble:
+    def launch(
+        self, checkpoint: Checkpoint | None = None, *, stale: Sequence[str | None] = ()
+    ) -> tuple[RunWatch, State] | Trouble:
+        """`stale`: what is said of the choice, one look after the other."""
+        looks = iter(stale)
+
         def listen(_run_id: str) -> None:
             self.done.append("listening")
 
         return launch_run(
-            self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen, self.cgroups
+            *(self.settings, self.job, History(), checkpoint, STATE, CLOCK, self.record, listen, self.cgroups),
+            why_stale=lambda: next(looks, None),
         )
 
     def close(self) -> None:
@@ -143,6 +150,20 @@ def test_a_launch_that_comes_to_nothing_is_recorded_as_over(tmp_path: Path) -> N
         assert kinds == ["run_launching", "run_ended", "run_weighed"]
         assert {data["cause"] for data in world.data if "cause" in data} == {"not_started"}
         assert [data["failures"] for data in world.data if "failures" in data] == [1], "no failure of the trainer"
+
+
+def test_what_was_saved_since_the_choice_is_not_launched_over(tmp_path: Path) -> None:
+    """Seen before a number is given to the run; what comes after that look is seen under the lock."""
+    with contextlib.closing(World(tmp_path, SLEEPER)) as world:
+        trouble = world.launch(stale=["step 15 was saved since"])
+        assert isinstance(trouble, Trouble)
+        assert (trouble.words, trouble.passing) == ("step 15 was saved since; it is chosen anew", True)
+        assert world.done == []
+        trouble = world.launch(stale=[None, "step 15 was saved since"])
+        assert isinstance(trouble, Trouble)
+        assert (trouble.words, trouble.passing) == ("step 15 was saved since", True)
+        assert world.done == ["run_launching", "listening", "run_ended", "run_weighed"]
+        assert not world.job.folders.run_record.exists()
 
 
 @pytest.mark.parametrize("lock", ["run_lock", "supervisor_lock"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from watchdog import contract
 from watchdog.collectors.run import RunWatch
 from watchdog.core.causes import Cause
 from watchdog.core.facts import Absent, Known, Unknown
+from watchdog.core.identity import Process
 from watchdog.core.phase import Phase
 from watchdog.core.restore import run_state
 from watchdog.core.seen import Seen, Shim
@@ -31,9 +33,10 @@ class Eyes:
         self.watch = RunWatch(run.record)
         self.eyes = RunEyes(run.folders, CLOCK, self.doubts.append)
 
-    def look(self, phase: Phase = Phase.RUNNING) -> Seen:
+    def look(self, phase: Phase = Phase.RUNNING, **of_run: object) -> Seen:
         now_s = CLOCK.monotonic()
-        state = State(phase=phase, since_s=now_s, run=run_state(self.run.record, now_s))
+        run = dataclasses.replace(run_state(self.run.record, now_s), **of_run)  # type: ignore[arg-type]
+        state = State(phase=phase, since_s=now_s, run=run)
         return self.eyes.look(self.watch, state, Seen(now_s=now_s))
 
     def close(self) -> None:
@@ -141,3 +144,20 @@ def test_the_notify_socket_is_heard_where_there_is_no_beat_file(tmp_path: Path) 
         second.forget()
         run.folder.beat.write_bytes(b"torn")
         assert isinstance(seeing.look().beat, Unknown), "a beat file that is there speaks first"
+
+
+@pytest.mark.parametrize("doubted", [{"stale_looks": 1}, {"faking_look_s": 1.0}], ids=["late", "fakes"])
+def test_who_may_be_ended_is_asked_for_a_debugger(
+    seeing: Eyes, doubted: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the turn before the second look, and no sooner: it reads a file of each member."""
+    asked: list[int] = []
+
+    def traced(members: tuple[Process, ...]) -> tuple[int, ...]:
+        asked.append(len(members))
+        return tuple(each.id.pid for each in members)
+
+    monkeypatch.setattr(seeing.watch, "traced", traced)
+    assert seeing.look().traced == ()
+    assert asked == []
+    assert seeing.look(**doubted).traced == (seeing.run.leader.pid,)

@@ -24,6 +24,7 @@ from watchdog.core.facts import Progress
 from watchdog.core.findings import Severity
 from watchdog.core.limits import Limits
 from watchdog.core.phase import Phase
+from watchdog.core.progress import still_since
 from watchdog.core.seen import BeatSeen, Seen, Shim
 from watchdog.core.state import State
 from watchdog.folders import RunFolder
@@ -283,3 +284,35 @@ def test_the_history_of_steps_is_forgotten_when_the_next_ones_are_of_another_kin
     eyes.eyes.forget()
     after = known(eyes.turn("2-b", make_beat(eyes.clock.now_s, run_id="2-b", step=40)).progress)
     assert (after.run_id, after.typical_step_s) == ("2-b", None)
+
+
+@pytest.mark.parametrize("blind", [Unknown("the beat file cannot be read: Input/output error"), Absent("no beat")])
+def test_what_could_not_be_read_is_not_held_against_the_run(eyes: Eyes, blind: Fact[BeatSeen]) -> None:
+    """It may have evaluated meanwhile: neither its silence nor its one word counts from before."""
+    for step in range(1, 11):
+        eyes.turn(beat=make_beat(eyes.clock.now_s, step=step, seq=step), after_s=1.0)
+    for _ in range(400):
+        eyes.turn(beat=blind, after_s=1.0)
+    back_s = eyes.clock.now_s + 0.5
+    told = known(eyes.turn(beat=make_beat(back_s, step=10, seq=60), after_s=1.0).progress)
+    assert still_since(told) == told.watched_from_s == eyes.clock.now_s
+    assert told.heard_s is not None
+    assert eyes.clock.now_s - told.heard_s <= 1.0
+    for seconds in range(1, 300):  # and from then on it counts again
+        told = known(eyes.turn(beat=make_beat(eyes.clock.now_s, step=10, seq=60 + seconds), after_s=1.0).progress)
+    assert still_since(told) == eyes.clock.now_s - 299.0
+
+
+def test_blindness_to_the_run_before_is_none_to_this_one(eyes: Eyes) -> None:
+    eyes.turn(beat=make_beat(eyes.clock.now_s, step=10), after_s=1.0)
+    eyes.turn(beat=Unknown("x"), after_s=50.0)
+    told = known(eyes.turn("2-b", beat=make_beat(eyes.clock.now_s, step=10, run_id="2-b"), after_s=1.0).progress)
+    assert told.watched_from_s is None
+
+
+def test_what_the_ledger_knows_of_a_step_is_told_until_the_next_run_is_of_another_kind(eyes: Eyes) -> None:
+    eyes.eyes = ProgressEyes("off", eyes.clock, 31.0)
+    told = known(eyes.turn(beat=make_beat(eyes.clock.now_s, step=10)).progress)
+    assert (told.typical_step_s, told.ledger_step_s) == (None, 31.0)
+    eyes.eyes.forget()
+    assert known(eyes.turn(beat=make_beat(eyes.clock.now_s, step=11)).progress).ledger_step_s is None

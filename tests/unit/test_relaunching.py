@@ -138,7 +138,7 @@ def test_what_a_lifted_hold_forgets_of_the_need_is_no_closed_gate(settings: Sett
         ledger.record("run_weighed", "x", run_id="1-a", cause="oom_kill", failures=0, host_failures=1)
     (why,) = planned(settings)["why_not"]
     assert "its last run had 1048576.0 GiB when memory ran out" in why
-    assert why.endswith("(a hold at once)")
+    assert why.endswith("(a hold, once a few looks agree)")
     assert planned(settings, Wish(afresh=True))["why_not"] == []
     with ledger_of(settings) as ledger:
         ledger.record("hold", "HOLD: why", reason="why")

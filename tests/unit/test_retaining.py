@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -145,6 +145,46 @@ def test_nothing_goes_while_checkpoints_are_verified(bed: Bed, wait_until: Wait)
     bed.turns(pruner, RUNNING, lambda: len(bed.records) == 6, wait_until)
 
 
+def test_after_a_wait_for_the_verifier_the_folder_is_looked_at_anew(bed: Bed, wait_until: Wait) -> None:
+    """It may have read for half an hour; meanwhile the trainer's own retention took what was to stay."""
+    bed.verifying = True
+    pruner = bed.pruner("always", keep_last=2)
+    bed.turns(pruner, RUNNING, lambda: pruner.needs_quiet, wait_until)
+    for step in (50, 60):
+        for path in bed.folder.glob(f"step-{step}*"):
+            path.unlink()
+    bed.verifying = False
+    bed.turns(pruner, RUNNING, lambda: bed.steps() == {30, 40}, wait_until)
+    assert [record.data["step"] for record in bed.records if record.kind == "prune_planned"] == [10, 20]
+    assert bed.said == []
+
+
+def test_a_verifier_that_is_always_at_it_again_does_not_keep_it_from_deleting(bed: Bed, wait_until: Wait) -> None:
+    """A slow disk: it begins anew whenever it may, and is not done when the look is."""
+    pruner = bed.pruner("always")
+
+    def busy() -> bool:
+        bed.verifying = not pruner.needs_quiet
+        return len(bed.records) == 6
+
+    bed.turns(pruner, RUNNING, busy, wait_until)
+    assert bed.steps() == {40, 50, 60}
+
+
+def test_what_must_stay_and_is_gone_at_the_deletion_ends_the_pass(bed: Bed, wait_until: Wait) -> None:
+    def take_away(record: Record) -> None:
+        if record.kind == "prune_planned":
+            for path in bed.folder.glob("step-60*"):
+                path.unlink()
+
+    bed.on_record = take_away
+    pruner = bed.pruner("always")
+    bed.turns(pruner, RUNNING, lambda: bool(bed.said), wait_until)
+    [words] = bed.said
+    assert "step-60.manifest.json is gone, of step-60.manifest.json, which must stay; nothing is deleted" in words
+    assert bed.steps() == {10, 20, 30, 40, 50}
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -242,9 +282,9 @@ class HangingDisk(PrunableFolder):
         super().__init__(folder, SystemClock())
         self.let = threading.Event()
 
-    def delete(self, held: Held) -> int:
+    def delete(self, held: Held, stays: Iterable[str] | None = None) -> int:
         self.let.wait(30)
-        return super().delete(held)
+        return super().delete(held, stays)
 
 
 def test_a_deletion_that_hangs_is_told_once_and_nothing_is_begun_beside_it(
@@ -371,6 +411,8 @@ def test_the_ledger_says_which_deletion_has_no_end_and_what_was_moved_aside() ->
             "checkpoint_moved",
             {"manifest": "/somewhere/d.manifest.json", "place": "/somewhere/quarantine/d.manifest.json.2"},
         ),
+        ("checkpoint_refused", {"manifest": "/somewhere/g.manifest.json", "movable": True}),
+        ("checkpoint_stays", {"manifest": "/somewhere/g.manifest.json"}),
     ]
     events = [
         Event(seq=number, wall_s=float(number), kind=kind, sentence="", data=data)
@@ -382,7 +424,10 @@ def test_the_ledger_says_which_deletion_has_no_end_and_what_was_moved_aside() ->
     assert stands.deleting == {("a.manifest.json", "a"), ("b.manifest.json", "b")}
     assert stands.moved == {"d.manifest.json.2"}
     assert stands.moving == {("e.manifest.json", 9.0)}, "begun, and with no end"
-    archived = Event(seq=12, wall_s=12.0, kind="archived", sentence="", data={})
+    gone = {"name": "quarantine/d.manifest.json.2", "freed_bytes": 3}
+    pruned = Event(seq=14, wall_s=14.0, kind="pruned", sentence="", data=gone)
+    assert not standing_of(fold([pruned], history), GATING, None).moved, "another one of that name is another's"
+    archived = Event(seq=15, wall_s=12.0, kind="archived", sentence="", data={})
     assert not standing_of(fold([archived], history), GATING, None).moving
     assert fold(events[4:], fold(events[:4])) == history
     end = Event(seq=9, wall_s=0.0, kind="pruned", sentence="", data={"name": told[6][1]["name"], "freed_bytes": 3})

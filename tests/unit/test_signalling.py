@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import select
@@ -17,15 +18,20 @@ import pytest
 
 from bench.campaign_bed import wait_for
 from tests.host.bed import BARE, SLEEPER, Launched, folders_in, launched
+from tests.unit.core.world import make_policy
 from watchdog.collectors.processes import is_alive, read_process
-from watchdog.collectors.run import RunWatch
+from watchdog.collectors.run import Grouped, RunWatch
 from watchdog.contract import Beat
+from watchdog.core.causes import Cause
+from watchdog.core.decide import decide
 from watchdog.core.facts import Absent, Fact, Known, Unknown
 from watchdog.core.identity import Process, ProcessId
-from watchdog.core.seen import BeatSeen, Shim
-from watchdog.core.state import Terminate
+from watchdog.core.phase import Phase
+from watchdog.core.runrecord import Expectation
+from watchdog.core.seen import BeatSeen, Seen, Shim
+from watchdog.core.state import RunState, State, Stop, Terminate, TerminateRest
 from watchdog.errors import RecordingError
-from watchdog.signalling import Signaller
+from watchdog.signalling import Signaller, unsent
 
 
 class Book:
@@ -79,8 +85,74 @@ def test_term_reaches_the_leader_or_who_is_named(run: Launched, watch: RunWatch)
     wait_for(lambda: (read_process(run.leader.pid) or run).state == "T", "the stop")  # type: ignore[union-attr]
     assert signaller(run, book).terminate(watch, Terminate(None), 1.0)
     run.wait_over()
-    assert book.kinds == ["signal_sent"]
-    assert book.data[0] == {"pid": run.leader.pid, "outcome": "delivered"}
+    assert book.kinds == ["signal_sending", "signal_sent"]
+    assert book.data[0] == {"run_id": run.record.run_id, "pid": run.leader.pid, "why": ""}
+    assert book.data[1] == {"pid": run.leader.pid, "outcome": "delivered"}
+
+
+@pytest.mark.parametrize("rest", [False, True], ids=["one", "what is left"])
+def test_nobody_is_asked_to_end_before_it_is_recorded(rest: bool, run: Launched, watch: RunWatch) -> None:
+    """Whoever ends with 0 for a TERM that no record knows of would be called finished."""
+    book, alive = Book(), []
+
+    def record(kind: str, sentence: str, **data: Any) -> None:
+        book.write(kind, sentence, **data)
+        alive.append(is_alive(run.leader))
+
+    stopper = Signaller(run.folders.run_lock, lambda _watch, _now: Absent(), record, book.write)
+
+    def ask() -> None:
+        if rest:
+            stopper.terminate_rest(watch)
+        else:
+            stopper.terminate(watch, Terminate(None), 1.0, "late")
+
+    book.full = True
+    with pytest.raises(RecordingError):
+        ask()
+    assert (is_alive(run.leader), book.kinds, run.child.poll()) == (True, [], None)
+    book.full = False
+    ask()
+    run.wait_over()
+    assert (book.kinds, alive) == (["signal_sending", "signal_sent"], [True])
+    assert book.data[0].get("pids", [book.data[0].get("pid")]) == [run.leader.pid]
+
+
+STOP = Stop(cause=Cause.STALLED, reason="late", since_s=10.0, kill_from_s=20.0, give_up_s=30.0, hold_after=False)
+
+
+def stopping(**changes: Any) -> State:
+    run = RunState(
+        number=1,
+        run_id="1-a",
+        level=2,
+        expectation=Expectation(fresh=True),
+        baseline_step=-1,
+        launched_s=0.0,
+        grace_from_s=0.0,
+        stop=dataclasses.replace(STOP, **changes),
+    )
+    return State(phase=Phase.STOPPING, since_s=10.0, run=run)
+
+
+@pytest.mark.parametrize("looks_again", [True, False])
+def test_a_term_that_could_not_be_recorded_is_ordered_anew_with_its_last_look_and_its_grace(looks_again: bool) -> None:
+    policy = make_policy()
+    order = Terminate(None, look_again=looks_again)
+    seen = Seen(now_s=19.0, shim=Shim.ALIVE, leader_alive=True, beat=Absent())
+    state = unsent(stopping(asked=True), order, seen, policy)
+    assert state.run is not None
+    assert state.run.stop is not None
+    assert state.run.stop.kill_from_s == 19.0 + policy.grace_for(Cause.STALLED)
+    _, plan = decide(state, dataclasses.replace(seen, now_s=19.1), policy)
+    assert [(type(each), getattr(each, "look_again", None)) for each in plan.actions] == [(Terminate, looks_again)]
+
+
+def test_a_term_to_the_rest_that_could_not_be_recorded_is_ordered_anew() -> None:
+    policy, seen = make_policy(), Seen(now_s=11.0, shim=Shim.ALIVE, leader_alive=False, beat=Absent())
+    state = unsent(stopping(asked=True, rest_asked=True), TerminateRest(), seen, policy)
+    _, plan = decide(state, seen, policy)
+    assert plan.actions == (TerminateRest(),)
 
 
 @pytest.mark.parametrize("who", ["ourselves", "another start time", "the shim"])
@@ -121,14 +193,14 @@ def test_a_last_look_that_confirms_the_silence(judged: int | None, run: Launched
     order = Terminate(None, only_if_seq=judged, look_again=True)
     assert signaller(run, book, seen).terminate(watch, order, 1.0)
     run.wait_over()
-    assert book.data == [{"pid": run.leader.pid, "outcome": "delivered"}]
+    assert book.data[1:] == [{"pid": run.leader.pid, "outcome": "delivered"}]
 
 
 def test_a_stop_that_was_asked_for_needs_no_last_look(run: Launched, watch: RunWatch) -> None:
     book = Book()
     assert signaller(run, book, beat(run, 9)).terminate(watch, Terminate(run.leader), 1.0)
     run.wait_over()
-    assert book.kinds == ["signal_sent"]
+    assert book.kinds == ["signal_sending", "signal_sent"]
 
 
 def test_kill_is_recorded_before_and_after_and_once(run: Launched, watch: RunWatch) -> None:
@@ -317,3 +389,21 @@ def test_a_supervisor_killed_between_the_stop_and_the_kill_left_word_of_it(
     signaller(run, book).kill(watch)
     run.wait_over()
     assert book.kinds == ["run_freezing", "run_killing", "run_killed"]
+
+
+@pytest.mark.parametrize("who", ["ourselves", "who started us"])
+def test_a_cgroup_with_ourselves_in_it_is_neither_frozen_nor_killed(who: str, three: list[Answering]) -> None:
+    """Frozen with it, this process would never let anybody go on again."""
+    pid = os.getpid() if who == "ourselves" else os.getppid()
+    member = three[0].process
+    book = Book()
+    run = SimpleNamespace(
+        record=SimpleNamespace(run_id="7-a", cgroup=None),  # whoever went on with it would fail here
+        shim=lambda: Shim.ALIVE,
+        in_cgroup=lambda _lock: Grouped(frozenset({member.id.pid, pid}), frozenset()),
+        traced_pids=lambda _pids: (),
+        members=lambda: tuple(now for now in (read_process(member.id.pid),) if now is not None),
+    )
+    stopper_of(book).kill(cast(RunWatch, run))
+    wait_for(lambda: state_of(member) == "gone", "the end of the member alone")
+    assert [data["pids"] for data in book.data if "pids" in data] == [[member.id.pid]] * 2

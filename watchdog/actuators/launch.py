@@ -3,7 +3,8 @@
 run lock exclusively; write the run record; downgrade to shared; start the shim; close our own copy. The shim holds
 the share from its first instruction (it inherits the descriptor), so there is no moment at which a run is being
 started and the lock is free.
-Refuses to choose a checkpoint or to judge a gate: it is told what to launch.
+Refuses to choose a checkpoint or to judge a gate: it is told what to launch, and asks once more, while nobody else can
+hold the run lock, whether that is still what should be launched.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from watchdog import contract
 from watchdog.actuators.locks import take_run_lock
 from watchdog.collectors.notify import address_of
 from watchdog.core.runrecord import RunRecord
-from watchdog.errors import HeldError, StateError
+from watchdog.errors import HeldError, StaleError, StateError
 from watchdog.folders import JobFolders, RunFolder
 
 SHIM = Path(__file__).parent.parent / "shim.py"
@@ -91,11 +92,14 @@ def remember_lineage(path: Path, run_id: str) -> None:
         os.close(fd)
 
 
-def launch(order: LaunchOrder, folders: JobFolders) -> subprocess.Popen[bytes]:
+def launch(
+    order: LaunchOrder, folders: JobFolders, why_stale: Callable[[], str | None] = lambda: None
+) -> subprocess.Popen[bytes]:
     """Start the shim, and with it the run. Returns the shim, our child.
 
-    Raises HeldError when a process holds the run lock, StateError when a record cannot be written: then nothing
-    was started.
+    `why_stale` is asked under the run lock: who held it before may have saved until then. Raises HeldError when a
+    process holds the run lock, StaleError with its answer, StateError when a record cannot be written: then nothing was
+    started.
     """
     run = RunFolder(path=Path(order.record.folder))
     lock = take_run_lock(folders.run_lock)
@@ -104,6 +108,8 @@ def launch(order: LaunchOrder, folders: JobFolders) -> subprocess.Popen[bytes]:
     log_fd = -1
     try:
         try:
+            if (stale := why_stale()) is not None:
+                raise StaleError(stale)
             run.path.mkdir(parents=True, exist_ok=True)
             remember_lineage(folders.lineage, order.record.run_id)
             contract.write_json_durably(folders.run_record, order.record.to_record())

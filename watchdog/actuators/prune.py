@@ -3,7 +3,7 @@
 First the manifest is renamed to `.deleting-…` and that is made durable: from then on its files are no checkpoint. Then
 its files are renamed and unlinked, the manifest last, so that what was cut short can be finished. Before, each is asked
 whether it can go; where the first one does not go nevertheless, all of it is put back. Each file must still be the one
-that was looked at.
+that was looked at, and so must each of the checkpoints that stay: others may delete here as well.
 Refuses to choose (core/retention.py plans), to record (who calls does, before and after), and to touch a file that
 another manifest names, that lies outside the folder or on another file system, or that actuators/seen_folder.py has not
 looked at.
@@ -18,6 +18,7 @@ import hashlib
 import os
 import stat
 import sys
+from collections.abc import Iterable
 
 from watchdog import contract
 from watchdog.actuators.seen_folder import (
@@ -32,7 +33,6 @@ from watchdog.actuators.seen_folder import (
     read_manifest,
     regular,
 )
-from watchdog.checkpoints.catalogue import find_candidates
 from watchdog.checks.figures import size
 from watchdog.core.retention import HIDDEN, Held, Kind
 from watchdog.errors import CheckpointError
@@ -54,8 +54,11 @@ class _Progress:
 class PrunableFolder(SeenFolder):
     """One checkpoint folder. `look` first, `delete` what was looked at. For use from one thread at a time."""
 
-    def delete(self, held: Held) -> int:
-        """One thing of the last look, and no other. Returns the bytes given back. Raises OSError, CheckpointError."""
+    def delete(self, held: Held, stays: Iterable[str] | None = None) -> int:
+        """One thing of the last look, and no other. Returns the bytes given back. Raises OSError, CheckpointError.
+
+        `stays`: names of the checkpoints that must be as they were seen; None: all that were read back.
+        """
         sight = self._seen.get(held.name)
         if sight is None:
             raise CheckpointError(f"{held.name} was not looked at")
@@ -64,11 +67,15 @@ class PrunableFolder(SeenFolder):
             status = os.fstat(top)
             if (status.st_dev, status.st_ino) != self._itself:
                 raise CheckpointError(f"{self._folder} is another folder than the one that was looked at")
+            staying = {name: self._seen.get(name) for name in (self._proven if stays is None else stays)}
+            if stays is None:
+                staying.pop(held.name, None)
+            _must_stay(top, staying)
             if held.kind is Kind.UNFINISHED:
-                return self._finish(top, held.name, sight, _Progress())
+                return self._finish(top, held.name, sight, _Progress(), staying)
             if held.kind is Kind.CHECKPOINT:
-                return self._go(top, held, sight)
-            if held.kind is Kind.STRANDED and held.name in manifests_naming(find_candidates(self._folder)):
+                return self._go(top, held, sight, staying)
+            if held.kind is Kind.STRANDED and held.name in manifests_naming(self._candidates()):
                 raise CheckpointError(f"{held.name} is named by a checkpoint since it was looked at; it stays")
             with parent_of(top, held.name, leftover=True) as (parent, leaf):
                 if Identity.of(found := regular(parent, leaf)) != sight.itself:
@@ -79,11 +86,11 @@ class PrunableFolder(SeenFolder):
         finally:
             os.close(top)
 
-    def _go(self, top: int, held: Held, sight: Sight) -> int:
+    def _go(self, top: int, held: Held, sight: Sight, staying: dict[str, Sight | None]) -> int:
         """A whole checkpoint: gone, or whole as before, or (once bytes of it are gone) for the next pass to finish."""
         hidden, progress = self._hide(top, held, sight), _Progress()
         try:
-            return self._finish(top, hidden, sight, progress)
+            return self._finish(top, hidden, sight, progress, staying)
         except (OSError, CheckpointError) as error:
             words = (error.strerror if isinstance(error, OSError) else None) or str(error)
             if progress.unlinked:
@@ -96,9 +103,8 @@ class PrunableFolder(SeenFolder):
                     _put_back(parent, leaf)
             _put_back(top, held.name)
             os.fsync(top)
-            raise CheckpointError(
-                f"{words}; it was put back and is whole: let its files be deleted, or move it away yourself"
-            ) from error
+            remedy = ": let its files be deleted, or move it away yourself" if isinstance(error, OSError) else ""
+            raise CheckpointError(f"{words}; it was put back and is whole{remedy}") from error
 
     def _hide(self, top: int, held: Held, sight: Sight) -> str:
         """Rename the manifest, for good: from here on it is no checkpoint. Returns its hidden name."""
@@ -121,12 +127,15 @@ class PrunableFolder(SeenFolder):
         os.fsync(top)
         return HIDDEN + held.name
 
-    def _finish(self, top: int, hidden: str, sight: Sight, progress: _Progress) -> int:
+    def _finish(
+        self, top: int, hidden: str, sight: Sight, progress: _Progress, staying: dict[str, Sight | None]
+    ) -> int:
         """Delete what a hidden manifest names and nobody else does; the manifest last."""
         status, manifest = regular(top, hidden), read_manifest(top, hidden)
         if Identity.of(status) != sight.itself:
             raise CheckpointError(f"{hidden} is another file than the one that was looked at")
-        others = manifests_naming(find_candidates(self._folder))
+        others = manifests_naming(self._candidates())
+        _must_stay(top, staying)  # again: who has what open took its time to be read
         for file in manifest.files:
             with contextlib.suppress(FileNotFoundError), parent_of(top, file.name) as (parent, leaf):
                 taken = False
@@ -157,6 +166,22 @@ class PrunableFolder(SeenFolder):
 
 
 # --- by descriptor ------------------------------------------------------------------------------------------
+def _must_stay(top: int, staying: dict[str, Sight | None]) -> None:
+    """Raises CheckpointError unless each is as it was seen; its bytes were read back, and are not again."""
+    for name, sight in staying.items():
+        if sight is None:
+            raise CheckpointError(f"{name}, which must stay, was not looked at; nothing is deleted")
+        for each, identity in ((name, sight.itself), *sight.files.items(), *sight.shared.items()):
+            try:
+                with parent_of(top, each, leftover=each == name) as (parent, leaf):
+                    same = Identity.of(regular(parent, leaf)) == identity
+            except FileNotFoundError:
+                raise CheckpointError(f"{each} is gone, of {name}, which must stay; nothing is deleted") from None
+            if not same:
+                words = f"{each} was written since it was looked at, of {name}, which must stay; nothing is deleted"
+                raise CheckpointError(words)
+
+
 def _take(parent: int, leaf: str, identity: Identity) -> None:
     """Rename a file to its hidden name; put back what came in its place in this very moment."""
     with contextlib.suppress(FileNotFoundError):

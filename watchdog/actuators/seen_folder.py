@@ -48,10 +48,11 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sight:
-    """One thing as it was looked at: its manifest (or the file itself), and the files that only it names."""
+    """One thing as it was looked at: its manifest (or the file itself), the files that only it names, the others."""
 
     itself: Identity
     files: dict[str, Identity]
+    shared: dict[str, Identity] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +84,7 @@ class SeenFolder:
             status = os.fstat(top)
             self._itself = (status.st_dev, status.st_ino)
             room = os.fstatvfs(top)
-            candidates = find_candidates(self._folder)
-            for each in candidates:
-                if each.unreadable:  # what it names cannot be told, and must not be deleted with another
-                    raise CheckpointError(f"{each.path.name} cannot be read now ({each.problem}): nothing is pruned")
+            candidates = self._candidates()
             names = manifests_naming(candidates)
             openers = self._openers()
             held = [self._checkpoint(top, each, names, openers) for each in candidates]
@@ -116,6 +114,14 @@ class SeenFolder:
         self._proven[held.name] = self._seen[held.name]
         return dataclasses.replace(held, proven=True)
 
+    def _candidates(self) -> tuple[Candidate, ...]:
+        """Raises CheckpointError while one is unreadable: what it names cannot be told, and must not be deleted."""
+        candidates = find_candidates(self._folder)
+        for each in candidates:
+            if each.unreadable:
+                raise CheckpointError(f"{each.path.name} cannot be read now ({each.problem}): nothing is pruned")
+        return candidates
+
     def _openers(self) -> dict[str, str]:
         """By path: who has a file open, as far as we may see. A supervisor's own reading counts as well."""
         return {file.name: f"pid {file.pid}" for file in Scan()}
@@ -129,6 +135,7 @@ class SeenFolder:
             return Held(name=name, kind=Kind.CHECKPOINT, size_bytes=0, age_s=age_s, wrong=why)
         size_bytes, wrong, opener = gives_back(status), "", openers.get(str(candidate.path), "")
         files: dict[str, Identity] = {}
+        shared: dict[str, Identity] = {}
         every = {file.name: 0 for file in manifest.files}
         for file in manifest.files:
             try:
@@ -150,7 +157,9 @@ class SeenFolder:
             if names[file.name] == 1:
                 files[file.name] = Identity.of(found)
                 size_bytes += gives_back(found)
-        sight = Sight(Identity.of(status), files)
+            else:
+                shared[file.name] = Identity.of(found)
+        sight = Sight(Identity.of(status), files, shared)
         self._seen[name] = sight
         return Held(
             name=name,
@@ -225,6 +234,7 @@ class SeenFolder:
             open_by=openers.get(str(self._folder / name), ""),
             # What was moved was renamed by us.
             touched_wall_s=status.st_mtime if kind is Kind.REFUSED else changed_wall_s,
+            renamed_wall_s=status.st_ctime,
         )
 
     def _leftovers(self, top: int, below: str, kind: Kind, openers: dict[str, str]) -> list[Held]:

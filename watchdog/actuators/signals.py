@@ -57,14 +57,18 @@ def send(handle: Handle, number: signal.Signals, *, dry_run: bool = False) -> Se
     """Signal one proven process through its pidfd. Raises OSError only for what no caller can expect."""
     if handle.id.pid in (1, os.getpid()):
         raise ValueError(f"refusing to signal pid {handle.id.pid}")
-    process = read_process(handle.id.pid)
-    if process is None or process.id != handle.id:
-        return Sent.GONE
     try:
+        process = read_process(handle.id.pid)
+        if process is None or process.id != handle.id:
+            return Sent.GONE
         if tracer_of(handle.id.pid) != 0:
             return Sent.TRACED
     except (FileNotFoundError, ProcessLookupError):
         return Sent.GONE
+    except OSError:
+        # No descriptor to be had: the one that is held proves who it is, and to be let go on harms nobody.
+        if number is not signal.SIGCONT:
+            raise
     if dry_run:
         return Sent.DRY
     try:

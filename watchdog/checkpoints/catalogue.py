@@ -19,7 +19,16 @@ from pathlib import Path
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from watchdog import contract
-from watchdog.core.choice import Checkpoint, Choice, Known, Line, Refusal, conclude_choice, lineage_problem
+from watchdog.core.choice import (
+    Checkpoint,
+    Choice,
+    Known,
+    Line,
+    Refusal,
+    Stamp,
+    conclude_choice,
+    lineage_problem,
+)
 from watchdog.errors import CheckpointError, UnreadableError
 
 QUARANTINE_FOLDER = "quarantine"
@@ -50,6 +59,10 @@ class Candidate:
         return Known(step=manifest.step, digest=manifest.digest, run_id=manifest.run_id)
 
 
+def _is_manifest(name: str) -> bool:
+    return name.endswith(contract.MANIFEST_SUFFIX) and not name.startswith(".")
+
+
 def find_candidates(folder: Path) -> tuple[Candidate, ...]:
     """All manifests in the folder, newest step first. Raises OSError when the folder cannot be read."""
     found = []
@@ -58,7 +71,7 @@ def find_candidates(folder: Path) -> tuple[Candidate, ...]:
     except FileNotFoundError:
         return ()
     for name in names:
-        if not name.endswith(contract.MANIFEST_SUFFIX) or name.startswith("."):
+        if not _is_manifest(name):
             continue
         path = folder / name
         try:
@@ -183,6 +196,7 @@ def choose(
     followed = line if only is None else None
     ever_knew = ledger_knew or ever_had_checkpoints(folder)
     candidates = find_candidates(folder)
+    listed = frozenset(Stamp(candidate.path.name, *candidate.signature) for candidate in candidates)
     # What cannot be read has no step: it may be the newest, so it is told whatever is chosen.
     for candidate in sorted(candidates, key=lambda each: each.manifest is not None):
         step = None if candidate.manifest is None else candidate.manifest.step
@@ -193,6 +207,7 @@ def choose(
         elif followed is not None and claims is not None and followed.abandons(claims):
             continue
         try:
+            files = _stamps_of(candidate)  # before they are read: what is written meanwhile shows
             checkpoint = verify(candidate)
         except FileNotFoundError:
             continue
@@ -212,5 +227,46 @@ def choose(
             refused.append(Refusal(manifest=str(candidate.path), step=step, why=problem))
             continue
         on_verified(checkpoint)
-        return conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True, line=followed)
-    return conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew, line=followed)
+        choice = conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True, line=followed)
+        return dataclasses.replace(choice, listed=listed, files=files)
+    choice = conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew, line=followed)
+    return dataclasses.replace(choice, listed=listed)
+
+
+def _stamp(folder: Path, name: str) -> Stamp | None:
+    """None for what is not there. Raises OSError."""
+    try:
+        status = os.stat(folder / name, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Stamp(name, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _stamps_of(candidate: Candidate) -> tuple[Stamp, ...]:
+    """Its manifest and its files. Of one that cannot be looked at there is none: reading it says what is wrong."""
+    folder, stamps = candidate.path.parent, [Stamp(candidate.path.name, *candidate.signature)]
+    for file in () if candidate.manifest is None else candidate.manifest.files:
+        with contextlib.suppress(OSError, ValueError):
+            stamp = _stamp(folder, file.name)
+            stamps += [] if stamp is None else [stamp]
+    return tuple(stamps)
+
+
+def why_stale(folder: Path, choice: Choice) -> str | None:
+    """Why nobody may be launched from what was chosen any more; None where it stands.
+
+    Nothing is read back: whatever was saved, or taken away, since then has another stamp. Raises OSError.
+    """
+    if choice.first_start and ever_had_checkpoints(folder):
+        return f"{folder} had no checkpoint and has had one since"
+    try:
+        names = [name for name in os.listdir(folder) if _is_manifest(name)]
+    except FileNotFoundError:
+        names = []
+    there = {stamp for name in names if (stamp := _stamp(folder, name)) is not None}
+    if saved := sorted(stamp.name for stamp in there - choice.listed):
+        return f"{folder / saved[-1]} was saved since the checkpoints were verified"
+    for stamp in choice.files:
+        if _stamp(folder, stamp.name) != stamp:
+            return f"{folder / stamp.name} was changed or removed since it was verified"
+    return None

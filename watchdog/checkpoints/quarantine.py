@@ -5,6 +5,7 @@ A rename inside the checkpoint folder, so it works on a full disk and is undone 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -26,9 +27,12 @@ def quarantine(manifest: Path) -> Path:
     """Move a manifest and its files into `quarantine/`. Returns where the manifest lies now. Raises OSError.
 
     The manifest goes first: from then on the files are no checkpoint, whatever happens in between. Files that another
-    manifest names as well stay.
+    manifest names as well stay; while another one cannot be read, nothing is moved.
     """
     folder = manifest.parent
+    for other in find_candidates(folder):
+        if other.unreadable and other.path.name != manifest.name:
+            raise OSError(errno.EIO, f"{other.path.name} cannot be read now ({other.problem})")
     aside = folder / QUARANTINE_FOLDER
     aside.mkdir(exist_ok=True)
     try:
@@ -37,7 +41,10 @@ def quarantine(manifest: Path) -> Path:
         names = []
     place = _free_place(aside, manifest.name)
     os.rename(manifest, place)
-    others = {file.name for other in find_candidates(folder) if other.manifest for file in other.manifest.files}
+    candidates = find_candidates(folder)
+    others = {file.name for other in candidates if other.manifest for file in other.manifest.files}
+    if any(other.unreadable for other in candidates):
+        names = []  # they stay where they are: nobody loads them without their manifest
     for name in names:
         source = folder / name
         if "/" not in name and name not in others and source.exists():

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from watchdog.checkpoints.catalogue import Candidate, choose, find_candidates, read_lineage, verify
+from watchdog.checkpoints.catalogue import Candidate, choose, find_candidates, read_lineage, verify, why_stale
 from watchdog.core.choice import Checkpoint, Choice, Known, Line, Refusal, lineage_problem
 from watchdog.errors import CheckpointError
 
@@ -49,7 +49,7 @@ class Verifier:
     def __init__(self, checkpoints: Path, lineage: Path) -> None:
         self._checkpoints = checkpoints
         self._lineage = lineage
-        self._orders: queue.SimpleQueue[tuple[int, bool, Knowledge, int | None]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[int, bool, Knowledge, int | None, Choice | None]] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Found] = queue.SimpleQueue()
         self._order = 0
         self._outstanding = 0
@@ -59,11 +59,14 @@ class Verifier:
         self._judged: set[tuple[Path, tuple[int, int, int]]] = set()
         threading.Thread(target=self._work, name="verifier", daemon=True).start()
 
-    def choose(self, knowledge: Knowledge, only: int | None = None) -> int:
-        """Order a choice; returns the number that its result carries. `only`: that step alone, on whatever branch."""
+    def choose(self, knowledge: Knowledge, only: int | None = None, before: Choice | None = None) -> int:
+        """Order a choice; returns the number that its result carries. `only`: that step alone, on whatever branch.
+
+        `before`: what was chosen before, which stands where nothing in the folder has changed since.
+        """
         self._order += 1
         self._outstanding += 1
-        self._orders.put((self._order, True, knowledge, only))
+        self._orders.put((self._order, True, knowledge, only, before))
         return self._order
 
     def watch(self, knowledge: Knowledge) -> None:
@@ -71,7 +74,7 @@ class Verifier:
         if self._outstanding == 0:
             self._order += 1
             self._outstanding += 1
-            self._orders.put((self._order, False, knowledge, None))
+            self._orders.put((self._order, False, knowledge, None, None))
 
     @property
     def busy(self) -> bool:
@@ -90,9 +93,12 @@ class Verifier:
 
     def _work(self) -> None:
         while True:
-            number, is_choice, knowledge, only = self._orders.get()
+            number, is_choice, knowledge, only, before = self._orders.get()
             try:
-                found = self._choose(number, knowledge, only) if is_choice else self._watch(number, knowledge)
+                if is_choice:
+                    found = self._choose(number, knowledge, only, before)
+                else:
+                    found = self._watch(number, knowledge)
             except OSError as error:
                 found = Found(order=number, error=f"{error.filename or self._checkpoints}: {error.strerror or error}")
             except Exception as error:  # silence would leave the loop waiting for ever
@@ -103,9 +109,11 @@ class Verifier:
         """The folder's own record; where it is gone, the runs that the ledger knows."""
         return read_lineage(self._lineage) or knowledge.run_ids or None
 
-    def _choose(self, number: int, knowledge: Knowledge, only: int | None) -> Found:
+    def _choose(self, number: int, knowledge: Knowledge, only: int | None, before: Choice | None) -> Found:
         verified: list[Checkpoint] = []
         listed = self._list()
+        if before is not None and why_stale(self._checkpoints, before) is None:
+            return Found(order=number, choice=before, listed=listed)
         choice = choose(
             self._checkpoints,
             lineage=self._read_lineage(knowledge),

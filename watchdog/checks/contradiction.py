@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable
 
 from watchdog.checks.figures import duration
-from watchdog.checks.owners import comparable, lists_wanted, lost, may_use, of_run, owners, used_by_others
+from watchdog.checks.owners import comparable, judged, lists_wanted, lost, may_use, of_run, owners, used_by_others
 from watchdog.core.facts import (
     Device,
     DeviceProcess,
     DeviceSample,
     Facts,
     Known,
+    Processes,
     Progress,
     Unknown,
     value_of,
@@ -29,6 +30,7 @@ from watchdog.core.progress import changed_s, still_since
 
 PATIENCE_S = 15.0  # a step younger than this, or than PATIENCE_STEPS of its kind, advances
 PATIENCE_STEPS = 3
+STILL_STEPS = 20  # of its own, in which a run that beats has to say something new
 _CADENCE = 20  # words of the run, to tell how often it speaks
 
 
@@ -112,7 +114,7 @@ class Pace:
 def pace_of(facts: Facts, limits: Limits, device: Device | None = None) -> Pace:
     """Do steps advance? With `device`: there? A run that uses other devices only excuses nothing on this one."""
     pace = _pace(facts, limits)
-    if device is None or pace.steps in (Steps.NO_RUN, Steps.STOPPED) or may_use(device, facts, limits):
+    if device is None or pace.steps is Steps.NO_RUN or may_use(device, facts, limits):
         return pace
     return Pace(steps=Steps.NO_RUN, words="the run of this job does not use this device")
 
@@ -147,7 +149,7 @@ def _pace(facts: Facts, limits: Limits) -> Pace:
             return Pace(steps=Steps.PHASE if beat.value.alive is not False else Steps.LATE, words=words)
         still_s = None if progress is None or by_log else _still_in_sight(progress)
         if still_s is not None:
-            allowed_s = limits.steps_frozen_factor * max(limits.train_deadline_s, beat.value.deadline_s)
+            allowed_s = max(allowed_still_s(progress, limits), limits.steps_frozen_factor * beat.value.deadline_s)
             end_s = still_s + max(allowed_s, PATIENCE_STEPS * usual_s) + _frozen_s(facts, still_s)
             if facts.at_s > end_s:
                 return Pace(steps=Steps.STOPPED, words=words, since_s=end_s)
@@ -165,6 +167,19 @@ def _pace(facts: Facts, limits: Limits) -> Pace:
     end_s = spoke_s + max(limits.steps_frozen_factor * limits.train_deadline_s, PATIENCE_STEPS * usual_s)
     end_s += _frozen_s(facts, spoke_s)
     return Pace(steps=Steps.STOPPED if facts.at_s > end_s else Steps.LATE, words=words, since_s=end_s, beats=False)
+
+
+def allowed_still_s(progress: Progress | None, limits: Limits) -> float:
+    """For how long a run that says that it trains may say nothing new.
+
+    What its steps take counts; before that is known, so does the deadline of the first one: a step of hundreds of
+    micro-batches takes ten minutes, and a supervisor that has just begun has seen none of them.
+    """
+    allowed_s = limits.steps_frozen_factor * limits.train_deadline_s
+    if progress is None or progress.typical_step_s is None:
+        before_s = None if progress is None else progress.ledger_step_s
+        return max(allowed_s, limits.steps_frozen_factor * limits.first_step_deadline_s, STILL_STEPS * (before_s or 0))
+    return max(allowed_s, STILL_STEPS * progress.typical_step_s)
 
 
 def _usual_s(progress: Progress) -> float:
@@ -199,8 +214,8 @@ def _frozen_s(facts: Facts, since_s: float) -> float:
 class Ghost:
     """`looks_wanted` 0: proven. `certain`: what is busy there is a ghost, or our own run that stands still.
 
-    `of_run`: a run of ours is alive. `dead`: the context outlived its process; else our own process lives and hangs on
-    the device.
+    `of_run`: it is our living run's, by its beats: one of its processes hangs there, or has died there. `dead`: the
+    context outlived its process.
     """
 
     looks_wanted: int
@@ -239,11 +254,16 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     if pace.steps is Steps.STOPPED:
         # The contradiction must have been seen while nothing advanced: what was sampled before proves nothing.
         wanted = max(wanted, limits.looks - sum(sample.at_s >= pace.since_s for sample in device.recent))
-        if not pace.beats and not (dead and comparable(facts)):
-            return None  # a log does not tell an evaluation from a hang
-        mine = of_run(device, facts, processes)
-        if mine is None and not dead_for_sure:
-            return None
+        if not pace.beats:  # a log does not tell an evaluation from a hang: a run is not ended for what lies beside it
+            if not (dead and comparable(facts)):
+                return None
+            return Ghost(looks_wanted=wanted, certain=False, of_run=False, dead=True, evidence=evidence, pace=pace)
+        mine = _hangs_there(device, facts, processes)
+        if mine is None and not any(each.pid in processes.gone for each in dead):
+            if not dead_for_sure:
+                return None
+            # Somebody's: it has outlived another run, or another program.
+            return Ghost(looks_wanted=wanted, certain=True, of_run=False, dead=True, evidence=evidence, pace=pace)
         # In a container our own run has another number in NVML: not to be found in /proc is not to be dead.
         said = evidence if dead_for_sure else f"held by pid {mine} of the run, which lives"
         if dead and not dead_for_sure:
@@ -256,6 +276,14 @@ def ghost(device: Device, facts: Facts, limits: Limits) -> Ghost | None:
     else:
         return None
     return Ghost(looks_wanted=wanted, certain=certain, of_run=False, dead=True, evidence=evidence, pace=pace)
+
+
+def _hangs_there(device: Device, facts: Facts, processes: Processes) -> int | None:
+    """A process of our run that NVML names there; by an open node only on the one device there is."""
+    if comparable(facts):
+        ours = {each.pid for each in processes.run}
+        return next((each.pid for each in value_of(device.now.processes) or () if each.pid in ours), None)
+    return of_run(device, facts, processes) if len(judged(facts)) == 1 else None
 
 
 def _just_born(

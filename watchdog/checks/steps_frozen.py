@@ -1,8 +1,11 @@
 """The run speaks, trains by its own word, and its step does not move.
 
-Proves: the run was heard within the time that a step may take, in phase train all along, while step, tokens and loss
-stayed the same for a multiple of that time and for twenty of its own typical steps: it fakes being alive. Critical only
-by beats, and only where every word since the last change was one of training.
+Proves: the run was heard within the time that a step may take, in phase train all along, while step, tokens, loss and
+gradient norm stayed the same for a multiple of that time and for twenty of its own typical steps (before those are
+known: of the deadline of the first step). It is called a fake, and a reason to end the run, only by beats, where every
+word since the last change was one of training, and where it is seen that nobody works: no device of the run is busy or
+takes power like one at work, and its processes use less than a twentieth of a core. A run that only computes on the CPU
+is critical, and left to a person: it may loop for ever. What works on a device, or cannot be seen, is a warning.
 
 Near misses: evaluating, compiling, saving, loading take no step, and their time does not count; the micro-batches of a
 long step repeat its number, with other tokens. A log tells no phase, so that by a log it is a warning; so it is where
@@ -13,18 +16,35 @@ an hour.
 
 from __future__ import annotations
 
+from watchdog.checks.contradiction import allowed_still_s
 from watchdog.checks.figures import duration
+from watchdog.checks.working import Work, worker
 from watchdog.core.facts import Clocks, Facts, Known, Progress, Unknown, value_of
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
 from watchdog.core.limits import Limits
 from watchdog.core.progress import still_since
 
 NAME = "steps-frozen"
-NEEDS = ("progress", "clocks")
-LIMITS = ("steps_frozen_factor", "train_deadline_s")
+NEEDS = ("progress", "clocks", "beat", "devices", "processes", "wsl")
+LIMITS = (
+    "steps_frozen_factor",
+    "train_deadline_s",
+    "first_step_deadline_s",
+    "looks",
+    "idle_percent",
+    "busy_percent",
+    "contradiction_power_fraction",
+    "codec_percent",
+)
 WORST = Severity.CRITICAL
 REMEDIES = (Remedy.RELAUNCH, Remedy.LOOK)
-_TYPICAL_STEPS = 20
+_HANGS = "the training loop hangs, or repeats itself, while something else in the run goes on speaking"
+_CAUSES = {
+    Work.NOBODY: "the training loop hangs while something else in the run goes on speaking",
+    Work.CPU: "the training loop repeats itself, or does long work in phase train; it is not ended for that",
+    Work.DEVICE: "a very long step, or other work in phase train that should have a phase of its own",
+    Work.UNSEEN: _HANGS,
+}
 _TRAINS = ("train", None)  # None: a log does not say
 
 
@@ -45,23 +65,23 @@ def check(facts: Facts, limits: Limits) -> Finding | tuple[Finding, ...]:
         return ()
     if newest.phase not in _trains(progress):
         return fine(NAME, "steps", f"step {newest.step:,}, in phase {newest.phase or 'unknown'}, which takes no step")
-    allowed_s = limits.steps_frozen_factor * limits.train_deadline_s
-    if progress.typical_step_s is not None:
-        allowed_s = max(allowed_s, _TYPICAL_STEPS * progress.typical_step_s)
+    allowed_s = allowed_still_s(progress, limits)
     since_s = max(still_s, _awake_since(facts))
     frozen_s = facts.at_s - since_s
     reason = f"at step {newest.step:,} for {duration(frozen_s)}, heard {duration(facts.at_s - progress.heard_s)} ago"
     if frozen_s <= allowed_s:
         return fine(NAME, "steps", reason)
-    proven = progress.source == "beats" and progress.points[0].at_s <= since_s
+    seen_all = progress.source == "beats" and progress.points[0].at_s <= since_s
+    who = worker(facts, limits, since_s)
+    proven = seen_all and who.work is Work.NOBODY
     return Finding(
         check=NAME,
-        severity=Severity.CRITICAL if proven else Severity.WARNING,
+        severity=Severity.CRITICAL if proven or (seen_all and who.work is Work.CPU) else Severity.WARNING,
         subject="steps",
-        reason=f"{reason}; it says that it trains, and {duration(allowed_s)} are allowed",
+        reason=f"{reason}; it says that it trains, and {duration(allowed_s)} are allowed; {who.words}",
         evidence=(f"run {progress.run_id}, by its {progress.source}",),
-        cause="the training loop hangs, or repeats itself, while something else in the run goes on speaking",
-        remedy=Remedy.RELAUNCH,
+        cause=_CAUSES[who.work],
+        remedy=Remedy.RELAUNCH if proven else Remedy.LOOK,
     )
 
 

@@ -2,7 +2,8 @@
 
 Responsible for one pass over `/proc/*/stat`, for the threads of the run, and for how long a process was seen in state
 D (uninterruptible, in the kernel) or Z: a state is a moment, so time counts from look to look, for the same process
-(pid and start time) in the same state.
+(pid and start time) in the same state. And for the CPU time of the run: of a process that ended between two looks what
+whoever waited for it was given, so that it is rather too much than too little.
 Refuses to read more than `stat`, `wchan` and `fd` (on a sick process the rest can hang), to signal, and to judge: a
 thread that waits for its disk at every look looks the same as one that will never wake.
 
@@ -24,12 +25,15 @@ from watchdog.collectors.holders import read_holders
 from watchdog.collectors.processes import INITIAL_PID_NAMESPACE, parse_stat, process_table
 from watchdog.collectors.roots import Roots
 from watchdog.contract import printable
-from watchdog.core.facts import Fact, Known, Processes, RunProcess
+from watchdog.core.facts import CpuLook, Fact, Known, Processes, RunProcess
 from watchdog.core.identity import Process, ProcessId, descendants
 
 _MOST_PROCESSES = 200  # of the run, whose threads are looked at
 _MOST_THREADS = 4000  # of all of them together
 _MOST_TOLD = 20  # of the host's stuck
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPU_EVERY_S, _CPU_KEPT = 8.0, 100  # tables come each ten seconds: a quarter of an hour
+_MOST_GONE = 200
 
 
 class ProcessWatch:
@@ -40,10 +44,15 @@ class ProcessWatch:
         self._clock = clock
         self._since: dict[tuple[ProcessId, str], float] = {}  # first look of a row that found it in this state
         self._seen: dict[tuple[ProcessId, str], float] = {}  # the same, being gathered by this look
+        self._shim: ProcessId | None = None  # whose run the rest is about
+        self._ticks: dict[ProcessId, int] = {}  # of the look before
+        self._cpu: list[CpuLook] = []
+        self._gone: dict[ProcessId, None] = {}  # of the run, seen alive
 
     def forget(self) -> None:
         """After a gap in our own schedule: nobody was watched meanwhile, so every duration begins anew."""
         self._since = {}
+        self._cpu = []
 
     def read(self, shim: ProcessId | None, *, leave_out: Collection[int] = ()) -> Fact[Processes]:
         """One look. The run is what descends from `shim`; None: no run is known.
@@ -56,6 +65,7 @@ class ProcessWatch:
         now_s, self._seen = self._clock.monotonic(), {}
         table = process_table(proc)
         ours = () if shim is None else tuple(descendants(shim, table))
+        self._count_cpu(shim, ours, table, now_s)
         run = self._look_at_run(ours, now_s)
         userland = _without_kernel_threads(table)
         stuck = [self._without_threads(process, now_s) for process in userland if process.state == "D"]
@@ -69,9 +79,43 @@ class ProcessWatch:
                 holders=found.holders,
                 unreadable=found.unreadable,
                 stuck=self._longest_stuck(stuck),
+                cpu=tuple(self._cpu),
+                gone=self._gone_of(table),
             ),
             now_s,
         )
+
+    def _count_cpu(
+        self, shim: ProcessId | None, ours: tuple[Process, ...], table: tuple[Process, ...], now_s: float
+    ) -> None:
+        if shim != self._shim:
+            self._shim, self._ticks, self._cpu, self._gone = shim, {}, [], {}
+        # The shim, too: it waits for whoever lost its parent, and is given that time.
+        members = (*ours, *(each for each in table if each.id == shim))
+        ticks = {each.id: each.cpu_ticks for each in members}
+        told = {identity: count for identity, count in ticks.items() if count is not None}
+        if not ours or len(told) < len(ticks):
+            self._cpu, self._ticks = [], {}
+            return
+        used = sum(max(0, count - self._ticks.get(identity, 0)) for identity, count in told.items())
+        self._ticks = told
+        if not self._cpu:
+            self._cpu = [CpuLook(at_s=now_s, seconds=0.0)]
+            return
+        look = CpuLook(at_s=now_s, seconds=self._cpu[-1].seconds + used / _TICKS_PER_S)
+        if len(self._cpu) > 1 and now_s - self._cpu[-2].at_s < _CPU_EVERY_S:
+            del self._cpu[-1]
+        self._cpu = [*self._cpu[-_CPU_KEPT + 1 :], look]
+
+    def _gone_of(self, table: tuple[Process, ...]) -> tuple[int, ...]:
+        """A number that somebody else has by now names nobody of the run."""
+        for identity in self._ticks:
+            self._gone.setdefault(identity)
+        living = {each.id.pid for each in table if each.living}
+        gone = [identity for identity in self._gone if identity.pid not in living and identity != self._shim]
+        for identity in gone[:-_MOST_GONE]:
+            del self._gone[identity]
+        return tuple(sorted({identity.pid for identity in gone[-_MOST_GONE:]}))
 
     def _lasting(self, identity: ProcessId, state: str, now_s: float) -> float:
         """For how long, as far as our looks go."""

@@ -36,6 +36,7 @@ def parse_stat(data: bytes) -> Process:
         session=int(fields[3]),
         state=fields[0].decode("ascii", "replace"),
         command=data[opening + 1 : closing].decode("utf-8", "replace"),
+        cpu_ticks=sum(map(int, fields[11:15])),
     )
 
 

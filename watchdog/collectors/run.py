@@ -159,14 +159,22 @@ class RunWatch:
         self._child = child
         self._lock_is_free = lock_is_free
         self.orphans_come_to_us = False  # set by who has made sure of it: we are a subreaper, and nobody else's
-        self._shim_fd: int | None = os.pidfd_open(child.pid) if child is not None else None
-        self._child_id = None
-        if child is not None:  # ours and not reaped, so its number is its own
-            self._child_id = ProcessId(child.pid, contract.start_ticks(child.pid))
+        self._shim_fd: int | None = None
+        self._child_id: ProcessId | None = None
         self._leader_fd: int | None = None
         self._leader_gone = False
         self._seen: frozenset[ProcessId] = self._remembered()
         self._shim_state = Shim.STARTING
+        self._hold_child()
+
+    def _hold_child(self) -> None:
+        """Our own shim, by descriptor. Where none is to be had yet it is told by waiting for it, and tried again."""
+        child = self._child
+        if child is None or child.returncode is not None or self._child_id is not None:
+            return
+        with contextlib.suppress(OSError):  # ours and not reaped, so its number is its own
+            self._shim_fd = os.pidfd_open(child.pid) if self._shim_fd is None else self._shim_fd
+            self._child_id = ProcessId(child.pid, contract.start_ticks(child.pid))
 
     @property
     def adopted(self) -> bool:
@@ -211,13 +219,15 @@ class RunWatch:
         if self.start is None or self.start.leader is None:
             with contextlib.suppress(contract.ContractError, OSError):
                 self.start = read_start(self.folder) or self.start
+        self._hold_child()
         if self.start is None:
             return
-        if self._shim_fd is None and self.adopted:
-            self._shim_fd = _open(self.start.shim)
-        if self._leader_fd is None and self.start.leader is not None and not self._leader_gone:
-            self._leader_fd = _open(self.start.leader)
-            self._leader_gone = self._leader_fd is None
+        with contextlib.suppress(OSError):  # no descriptor to be had says nothing of them: the next look tries again
+            if self._shim_fd is None and self.adopted:
+                self._shim_fd = _open(self.start.shim)
+            if self._leader_fd is None and self.start.leader is not None and not self._leader_gone:
+                self._leader_fd = _open(self.start.leader)
+                self._leader_gone = self._leader_fd is None
 
     def _shim_over(self) -> bool:
         if self._child is not None:
@@ -254,10 +264,14 @@ class RunWatch:
         return record if record is not None and record.run_id == self.record.run_id else None
 
     def members(self) -> tuple[Process, ...]:
-        """Everything living that descends from the shim; what was seen once is remembered for harder times."""
+        """Everything living that descends from the shim; what was seen once is remembered for harder times.
+
+        Never this process itself, wherever it was started: it is no part of the run that it may have to end.
+        """
         if self.start is None:
             return ()
-        members = tuple(p for p in descendants(self.start.shim, living_table()) if p.living)
+        me, found = os.getpid(), descendants(self.start.shim, living_table())
+        members = tuple(process for process in found if process.living and process.id.pid != me)
         identities = frozenset(process.id for process in members)
         if identities - self._seen:
             self._seen = identities | (self._seen if self._shim_state is Shim.LOST else frozenset())
@@ -378,22 +392,23 @@ class RunWatch:
 
 
 def _open(identity: ProcessId) -> int | None:
-    """A pidfd of the very process, None when it is gone."""
+    """A pidfd of the very process, None when it is gone. Raises OSError where that cannot be looked at now."""
     try:
         fd = os.pidfd_open(identity.pid)
     except ProcessLookupError:
         return None
-    if not is_alive(identity) and not _readable(fd):
-        os.close(fd)
-        return None
+    same = False
     try:
-        same = contract.start_ticks(identity.pid) == identity.start_ticks
-    except OSError:
+        if is_alive(identity) or _readable(fd):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                same = contract.start_ticks(identity.pid) == identity.start_ticks
+        return fd if same else None
+    except BaseException:
         same = False
-    if same:
-        return fd
-    os.close(fd)
-    return None
+        raise
+    finally:
+        if not same:
+            os.close(fd)
 
 
 def _readable(fd: int) -> bool:

@@ -36,14 +36,29 @@ class Refusal:
     movable: bool = True
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stamp:
+    """A file as it was: whoever writes it anew, or renames another one over it, gives it another stamp."""
+
+    name: str
+    inode: int
+    mtime_ns: int
+    size_bytes: int
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What to launch from. `chosen` None and `first_start` False: nothing may be launched, `why` says it."""
+    """What to launch from. `chosen` None and `first_start` False: nothing may be launched, `why` says it.
+
+    `listed`: the manifests that lay there when it was made; `files`: what was chosen, its manifest and its files.
+    """
 
     chosen: Checkpoint | None
     first_start: bool
     refused: tuple[Refusal, ...]
     why: str
+    listed: frozenset[Stamp] = frozenset()
+    files: tuple[Stamp, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from watchdog.core.ending import lifted_by_its_end, lost_and_gone, over, postpone, resumed, stopping
 from watchdog.core.facts import Known
 from watchdog.core.phase import Phase
-from watchdog.core.seen import Request, Seen, Shim
+from watchdog.core.seen import Request, Seen, Shim, Trouble
 from watchdog.core.smaller import whole
 from watchdog.core.state import (
     Choose,
@@ -36,12 +36,14 @@ from watchdog.core.state import (
     State,
     Wish,
 )
-from watchdog.core.transitions import EXIT_HOLD, EXIT_OK, TRANSITIONS, leave, to, to_hold, wishing
+from watchdog.core.transitions import EXIT_HOLD, EXIT_OK, TRANSITIONS, arrived, leave, to, to_hold, wishing
 from watchdog.core.troubled import at_once, away, pauses, troubled
 from watchdog.core.watching import beat_deadline, running
 from watchdog.core.weighing import weighing
 
 __all__ = ["TRANSITIONS", "beat_deadline", "decide", "launched", "resumed"]
+
+HOPELESS_S = 10.0  # of looks, one a second or two, that all say that nothing opens a gate
 
 
 def decide(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
@@ -52,7 +54,8 @@ def decide(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         run = dataclasses.replace(state.run, grace_from_s=seen.now_s, stale_looks=0, leader_gone_s=None)
         state = dataclasses.replace(state, run=postpone(run, seen, policy))
     if seen.gap and state.phase is Phase.GATING:
-        state = away(dataclasses.replace(state, since_s=seen.now_s), seen.now_s)
+        # Whoever froze us may have trained by hand meanwhile.
+        state = away(dataclasses.replace(state, since_s=seen.now_s, hopeless_s=None, waited=True), seen.now_s)
     match state.phase:
         case Phase.GATING:
             return _gating(state, seen, policy)
@@ -108,16 +111,26 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if seen.request in (Request.DRAIN, Request.STOP):
         return leave(state, seen, "nothing was running")
     if seen.trouble is not None:
-        return troubled(state, seen, policy)
+        state, plan = troubled(state, seen, policy)
+        return at_once(state, seen.now_s) if seen.request is Request.RELAUNCH else state, plan
     if seen.request is Request.RELAUNCH:
         state = at_once(state, seen.now_s)
+    closed = [gate for gate in seen.gates if not gate.open]
+    if closed or pauses(state, seen.now_s):
+        state = dataclasses.replace(state, waited=True)
     actions: tuple[Quarantine, ...] = ()
     checkpoint = None
     if policy.level == 2:
         if seen.choice is None:
-            if seen.choice_error is not None:
-                return to_hold(state, seen, policy, f"the checkpoints cannot be read: {seen.choice_error}")
-            return state, Plan(rule="choosing")
+            if seen.choice_error is None:
+                return state, Plan(rule="choosing")
+            words = f"the checkpoints cannot be read: {seen.choice_error}"
+            if state.troubled is None:
+                return to_hold(state, seen, policy, words)
+            if pauses(state, seen.now_s):
+                return state, Plan(rule="pausing after a launch that came to nothing")
+            # What was in the way of the launch may be in the way of reading, and may pass as well.
+            return troubled(state, dataclasses.replace(seen, trouble=Trouble(words=words, passing=True)), policy)
         checkpoint = seen.choice.chosen
         if seen.choice.refused:
             actions = (Quarantine(seen.choice.refused),)
@@ -137,9 +150,13 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         if not seen.pruned:
             return state, Plan(rule="pruning")  # also with open gates: a launch waits for the deletion under way
         return dataclasses.replace(state, pruning=Room.TRIED, since_s=seen.now_s), Plan(rule="was pruned")
-    closed = [gate for gate in seen.gates if not gate.open]
-    if hopeless := [gate.words for gate in closed if gate.hopeless]:  # to wait for it would be to wait for nothing
-        return to_hold(state, seen, policy, "; ".join(hopeless))
+    if hopeless := [gate.words for gate in closed if gate.hopeless]:
+        since_s = seen.now_s if state.hopeless_s is None else state.hopeless_s
+        if seen.now_s - since_s >= HOPELESS_S:  # to wait longer would be to wait for nothing
+            return to_hold(state, seen, policy, "; ".join(hopeless))
+        state = dataclasses.replace(state, hopeless_s=since_s)
+    elif state.hopeless_s is not None:
+        state = dataclasses.replace(state, hopeless_s=None)
     # Nothing is deleted for a launch that something else prevents.
     curable = all(gate.short or gate.full for gate in closed)
     if policy.prunes and state.pruning is Room.UNTRIED and curable and any(gate.full for gate in closed):
@@ -153,6 +170,8 @@ def _gating(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return state, Plan(rule="gate closed")
     if pauses(state, seen.now_s):
         return state, Plan(rule="pausing after a launch that came to nothing")
+    if state.waited and policy.level == 2:  # whoever trained by hand meanwhile may have saved
+        return dataclasses.replace(state, waited=False), Plan(rule="choosing anew", actions=(Choose(sparing=True),))
     return state, Plan(rule="launch", actions=(*actions, Launch(checkpoint)))
 
 
@@ -160,8 +179,7 @@ def launched(state: State, run: RunState, now_s: float) -> State:
     """The state after the executor has launched what `_gating` planned."""
     assert state.phase is Phase.GATING
     assert state.run is None
-    untried = dataclasses.replace(state, room=Room.UNTRIED, pruning=Room.UNTRIED, troubled=None)
-    return dataclasses.replace(untried, phase=Phase.RUNNING, since_s=now_s, run=run)
+    return dataclasses.replace(arrived(state), phase=Phase.RUNNING, since_s=now_s, run=run)
 
 
 def _backoff(state: State, seen: Seen) -> tuple[State, Plan]:
@@ -203,18 +221,20 @@ def _hold(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         after = dataclasses.replace(after, ended=None, phase=Phase.HOLD)
         return after, dataclasses.replace(plan, records=(*plan.records, weighed))
     goes_on = state.wish is Wish.RUN or state.ended is not None  # what ended is weighed, whoever leaves then
-    if run is None and state.until_gone is not None and goes_on and seen.request is not Request.RELAUNCH:
+    if run is None and state.until_gone is not None and goes_on:
         # It ended while nobody of us was there: with the host, or between its end and the record of this.
         lifted = lifted_by_its_end(state, seen)
         after = to(state, Phase.GATING if state.ended is None else Phase.WEIGHING, seen)
-        after = dataclasses.replace(after, hold=None, until_gone=None)
+        asked = state.ended is not None and (state.relaunch_asked or seen.request is Request.RELAUNCH)
+        after = dataclasses.replace(after, hold=None, until_gone=None, relaunch_asked=asked)
         return after, Plan(rule="lifted by its end", records=(lifted,), actions=(Choose(),))
     if policy.leave_on_hold or state.wish is Wish.LEAVE:
         return to(state, Phase.LEFT, seen), Plan(rule="leave on hold", actions=(Leave(EXIT_HOLD),))
     if seen.request is Request.RELAUNCH and state.run is None:
         record = Record("lifted", "the hold is lifted by a person")
+        free = to(state, Phase.GATING, seen)
         state = dataclasses.replace(
-            to(state, Phase.GATING, seen), hold=None, failures=0, host_failures=0, fault=None, ended=None
+            free, hold=None, failures=0, host_failures=0, fault=None, ended=None, relaunch_asked=False
         )
         return state, Plan(rule="lifted", records=(record,), actions=(Choose(),))
     return state, Plan(rule="hold")

@@ -67,6 +67,7 @@ def to_stop(
         asked_of=_beating(beat),
         faking=fakes,
         judged_s=seen.judged_s,
+        told=_told(beat),
     )
     # First: a batch that is cut by a power failure must not lose this one.
     records = [refusal(run)] if cause in REFUSED else []
@@ -107,6 +108,10 @@ def _beating(beat: BeatSeen | None) -> ProcessId | None:
     return ProcessId(beat.beat.pid, beat.beat.start_ticks) if beat is not None and beat.alive else None
 
 
+def _told(beat: BeatSeen | None) -> tuple[str, int | None, int | None] | None:
+    return None if beat is None else (beat.beat.phase, beat.beat.step, beat.beat.tokens)
+
+
 def resumed(state: State, now_s: float, *, flap: bool = True) -> State:
     """The state when the last look before a stop found a new beat: nothing was done, the run goes on.
 
@@ -118,7 +123,9 @@ def resumed(state: State, now_s: float, *, flap: bool = True) -> State:
     assert run is not None
     flaps = tuple(each for each in run.flaps if now_s - each < FLAPS_WITHIN_S)
     flaps = (*flaps, now_s)[-FLAPS_KEPT:] if flap else flaps
+    by = "" if run.stop is None else run.stop.faking
     run = dataclasses.replace(run, stop=None, stale_looks=0, faking_look_s=None, grace_from_s=now_s, flaps=flaps)
+    run = dataclasses.replace(run, flapped_by=by)
     if flap and len(flaps) >= FLAPS:
         run = dataclasses.replace(run, grace_from_s=now_s + FLAP_QUIET_S)
     return dataclasses.replace(state, phase=Phase.RUNNING, since_s=now_s, run=run)
@@ -129,9 +136,13 @@ def flapping(state: State) -> Record | None:
     run = state.run
     if run is None or len(run.flaps) != FLAPS:
         return None
+    was, mend = "was late", "its deadline is too short for it: raise it in [deadlines]"
+    if run.flapped_by:
+        was = f"was nearly ended by {run.flapped_by}"
+        mend = f'look what it does then (stacks are kept), or: [checks] off = ["{run.flapped_by}"]'
     words = (
-        f"run {run.number} was late and went on at the last look {FLAPS} times within an hour: from now on it is given "
-        f"{FLAP_QUIET_S / 60:g} min more each time; its deadline is too short for it: raise it in [deadlines]"
+        f"run {run.number} {was} and went on at the last look {FLAPS} times within an hour: from now on it is given "
+        f"{FLAP_QUIET_S / 60:g} min more each time; {mend}"
     )
     return Record("run_flaps", words, {"run_id": run.run_id, "flaps": FLAPS})
 
@@ -198,10 +209,16 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             return resumed(state, seen.now_s, flap=False), Plan(
                 rule="goes on after a gap", records=(Record("run_goes_on", words),)
             )
+        if seen.traced and stop.cause is Cause.STALLED:
+            words = f"pid {seen.traced[0]} is under a debugger: it is left alone, nothing was done"
+            return resumed(state, seen.now_s, flap=False), Plan(
+                rule="goes on: traced", records=(Record("run_goes_on", words),)
+            )
         unjudged = bool(stop.faking) and seen.judged_s <= stop.judged_s
         if (unjudged or not seen.stacks_over) and seen.now_s < stop.held_until_s:
             return state, Plan(rule="keeping its stacks")
-        if stop.faking and (unjudged or faking(run, seen, (stop.faking,)) is None):
+        moved = _told(beat) != stop.told  # a judgment may be older than the newest beat, and no beat is no word
+        if stop.faking and (unjudged or moved or faking(run, seen, (stop.faking,)) is None):
             words = f"at the last look before the stop {stop.faking} did not stand any more: nothing was done"
             return resumed(state, seen.now_s), Plan(rule="goes on", records=(Record("run_goes_on", words),))
         kill_from = seen.now_s + policy.grace_for(stop.cause)  # the grace begins with the TERM

@@ -18,6 +18,7 @@ __all__ = [
     "BeatFact",
     "CgroupLimit",
     "Clocks",
+    "CpuLook",
     "Device",
     "DeviceHolder",
     "DeviceProcess",
@@ -187,6 +188,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     typical_step_s: float | None = None
     recent_step_s: float | None = None
     printed_s: float | None = None
+    watched_from_s: float | None = None  # there was a time before that of which nothing is known
+    ledger_step_s: float | None = None  # what a step of this job took before, as the ledger has it
 
 
 class DeviceHolder(Struct, frozen=True, kw_only=True):
@@ -210,6 +213,16 @@ class RunProcess(Struct, frozen=True, kw_only=True):
     defunct_s: float = 0.0  # the same for Z
 
 
+class CpuLook(Struct, frozen=True, kw_only=True):
+    """CPU time that the run's processes had used by then, since the first look: rather too much than too little.
+
+    A child that was waited for counts twice, and one that was not seen counts from its beginning.
+    """
+
+    at_s: float
+    seconds: float
+
+
 class Processes(Struct, frozen=True, kw_only=True):
     """The process table as far as the checks need it."""
 
@@ -220,6 +233,8 @@ class Processes(Struct, frozen=True, kw_only=True):
     holders: tuple[DeviceHolder, ...]
     unreadable: int = 0  # processes whose open files are hidden from us
     stuck: tuple[RunProcess, ...] = ()  # of the whole host, in state D
+    cpu: tuple[CpuLook, ...] = ()  # of this run, oldest first, some seconds apart; () where it is not told
+    gone: tuple[int, ...] = ()  # pids that were seen alive in this run, and are in the table no more
 
 
 class Jump(Struct, frozen=True, kw_only=True):

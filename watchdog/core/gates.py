@@ -31,19 +31,20 @@ def memory_gate(
 
 
 def _learned_gate(memory: Memory, learned: Learned, *, tried: str, wsl: bool) -> Gate:
-    need_bytes, available = learned.need_bytes, memory.available_bytes
-    if available >= need_bytes:
-        words = f"memory {gib(available)} ≥ {gib(need_bytes)} GiB ({learned.words})"
-        return Gate(name="memory", open=True, words=words)
+    available = memory.available_bytes
     raise_it = "raise memory= in .wslconfig and then, in Windows, wsl --shutdown, " if wsl else ""
     most, of_whom = memory.total_bytes, "this host has"
     tightest = min(memory.limits, key=lambda limit: limit.limit_bytes, default=None)
     if tightest is not None and tightest.limit_bytes < most:
         most, of_whom = tightest.limit_bytes, f"the limit of cgroup {tightest.cgroup} is"
         raise_it = "raise that limit, "
+    need_bytes = learned.need_within(most)
+    if available >= need_bytes:
+        words = f"memory {gib(available)} ≥ {gib(need_bytes)} GiB ({learned.words})"
+        return Gate(name="memory", open=True, words=words)
     if need_bytes > most:
         words = (
-            f"memory: the job needs {gib(need_bytes)} GiB ({learned.words}; a margin is added), and {of_whom} "
+            f"memory: the job needs {gib(need_bytes)} GiB ({learned.words}), and {of_whom} "
             f"{gib(most)} in all: {raise_it}{'or ' if raise_it else ''}make the job smaller, then watchdog relaunch"
         )
         return Gate(name="memory", open=False, words=words, hopeless=True)

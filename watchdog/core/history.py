@@ -142,9 +142,15 @@ def fold(events: Iterable[Event], history: History | None = None) -> History:
         elif event.kind == "prune_planned" and event.data.get("digest"):
             deleting[str(event.data.get("name")).removeprefix(HIDDEN)] = str(event.data["digest"])
         elif event.kind == "pruned" and event.data.get("freed_bytes") is not None:
-            deleting.pop(str(event.data.get("name")).removeprefix(HIDDEN), None)
+            name = str(event.data.get("name"))
+            deleting.pop(name.removeprefix(HIDDEN), None)
+            if name.startswith("quarantine/"):  # what a person lays there under that name later is not ours
+                moved.discard(name.rpartition("/")[2])
+                moving.pop(name.rpartition("/")[2], None)
         elif event.kind == "checkpoint_moved":
             moved.add(str(event.data.get("place")).rpartition("/")[2])
+            moving.pop(str(event.data.get("manifest")).rpartition("/")[2], None)
+        elif event.kind == "checkpoint_stays":
             moving.pop(str(event.data.get("manifest")).rpartition("/")[2], None)
         elif event.kind == "run_launching":
             run_ids[str(event.data["run_id"])] = None
@@ -350,12 +356,15 @@ def _after(history: History, event: Event) -> History:
             changes["gpus"] = (history.gpus or frozenset()) | {str(uuid) for uuid in data["uuids"]}
         case "run_stopping":
             changes["stopping"] = data
+            if data["run_id"] == history.owed:  # it is being ended: nobody is owed that any more
+                changes["owed"] = None
         case "run_goes_on":
             changes["stopping"] = None
-        case "signal_sent" | "run_freezing" | "run_killing":
-            # A stop that has done something to the run is no matter of opinion any more, whatever beats come after.
-            kills = event.kind != "signal_sent"  # what was stopped for its KILL is killed, by whoever comes next
-            if history.stopping is not None and (kills or "pid" in data):
+        case "signal_sending" | "signal_sent" | "run_freezing" | "run_killing":
+            # A stop that has done something to the run is no matter of opinion any more, whatever beats come after; nor
+            # one that was about to: whether that TERM was sent is not known, and an exit with 0 after it is no success.
+            kills = event.kind.startswith("run_")  # what was stopped for its KILL is killed, by whoever comes next
+            if history.stopping is not None and (kills or "pid" in data or "pids" in data):
                 killing = {"kill_now": True} if kills else {}
                 changes["stopping"] = {**history.stopping, "sent": True, **killing}
         case "run_weighed":

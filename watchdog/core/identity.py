@@ -34,6 +34,8 @@ class Process:
     session: int
     state: str
     command: str
+    # User and system time of its threads and of the children it has waited for; None: the line does not tell.
+    cpu_ticks: int | None = dataclasses.field(default=None, compare=False)
 
     @property
     def living(self) -> bool:
@@ -68,7 +70,8 @@ class Traces:
     """What an orphan carries of a run. `run_id` None = its environment has none.
 
     `readable` False = its environment is empty or cannot be read, and it belongs to our own user. `lock_taker`: the pid
-    that took the lock it holds, as the kernel tells it; 0 for one that is gone from this pid namespace.
+    that took the lock it holds, as the kernel tells it; 0 where it names none, which says nothing of who that was: one
+    of another pid namespace, or, in any but the initial one, whoever has ended since, flock(1) as well as a supervisor.
     """
 
     readable: bool
@@ -108,9 +111,9 @@ def orphans_of(
     Proven: seen as a descendant of the shim while it lived; carries the run id; inherited the run lock; or became our
     child (`reparented_to` is our pid, we are a subreaper) without being one that we started; or is in the run's own
     cgroup and has a parent that orphans of the run can be given to.
-    Inherited: it holds a share of the lock that `launcher` took, the supervisor that launched the run, or that somebody
-    took who is gone, and it has a parent that orphans of the run can be given to. Whoever took a share by himself (a
-    backup that locks what it reads) is nobody's ghost.
+    Inherited: it holds a share of the lock that `launcher` took, the supervisor that launched the run. Whoever took a
+    share by himself (a backup that locks what it reads) is nobody's ghost, and a taker whom the kernel does not name
+    proves nothing: `exec 9<run.lock; flock -s 9` leaves that behind, too.
     Unclear: holds a share that is not inherited; or is in that cgroup with another parent, for
     somebody may have moved it there; or started
     after the run began, its environment cannot be read or is empty, and its parent is one of `adopters` (None: anybody
@@ -135,13 +138,12 @@ def orphans_of(
         grouped = process.id.pid in by_cgroup and adopters is not None and process.ppid in adopters
         orphaned = adopters is not None and process.ppid in adopters
         by_launcher = launcher is not None and trace.lock_taker == launcher != process.id.pid
-        inherited = trace.holds_run_lock and (by_launcher or (trace.lock_taker == 0 and orphaned))
-        taker = "that its launcher took" if trace.lock_taker else "whose taker is gone; was orphaned as its own are"
+        inherited = trace.holds_run_lock and by_launcher
         proof = tuple(
             words
             for holds, words in (
                 (trace.run_id == run_id, "carries its run id"),
-                (inherited, f"started after it and holds the share of its run lock {taker}"),
+                (inherited, "started after it and holds the share of its run lock that its launcher took"),
                 (adopted, "came to us as its orphans do"),
                 (grouped, "is in its cgroup, and was orphaned as its own are"),
             )

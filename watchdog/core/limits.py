@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from watchdog.core.devicefacts import Device
 from watchdog.core.memoryneed import Learned
@@ -24,7 +25,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     `memory_need_bytes` None: the job states none; see `memory_need`. `memory_learned`: what follows from a run that was
     refused memory; None: nothing does. `devices` None: every device is the job's; else UUIDs, UUID prefixes or
     indexes. `devices_named`: it names some, also where None stands for them, since a MIG instance does not say which
-    device it is a part of. `train_deadline_s`: how long a step may take.
+    device it is a part of. `train_deadline_s`: how long a step may take; `first_step_deadline_s`: the first.
     """
 
     memory_need_bytes: int | None = None
@@ -34,6 +35,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     devices_named: bool = False
     devices_doubt: str = ""  # why the job may get fewer devices than a person wrote down
     train_deadline_s: float = 120.0
+    first_step_deadline_s: float = 600.0
     off: frozenset[str] = frozenset()  # checks that are switched off
     xid: Mapping[int, str] = field(default_factory=dict)  # overrides, see checks/xid_table.py
 
@@ -90,7 +92,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     def learned_need(self, *, uses_gpu: bool) -> Learned | None:
         """What was learned, where it is more than what is stated or taken for granted."""
         learned = self.memory_learned
-        return learned if learned is not None and learned.need_bytes > self._unlearned_need(uses_gpu=uses_gpu) else None
+        stated_bytes = self._unlearned_need(uses_gpu=uses_gpu)
+        if learned is None or learned.need_bytes <= stated_bytes:
+            return None
+        return replace(learned, before_bytes=max(learned.before_bytes, stated_bytes))  # never less than is stated
 
     def _unlearned_need(self, *, uses_gpu: bool) -> int:
         if self.memory_need_bytes is not None:

@@ -24,19 +24,30 @@ MARGIN_BYTES = 256 * MIB
 _MARGIN = 0.1  # of what it had: the newest look is up to some seconds older than its end
 _NEWS_BYTES, _NEWS = 64 * MIB, 0.05  # a peak that grew by less is not recorded
 _UNITS = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024**3, "TiB": 1024**4}
-# torch: "can't allocate memory: you tried to allocate 4096 bytes", "unable to mmap 4096 bytes from file";
-# numpy: "Unable to allocate 12.0 GiB for an array".
+# torch: "can't allocate memory: you tried to allocate 4096 bytes"; numpy: "Unable to allocate 12.0 GiB for an array".
+# Not "unable to mmap 4096 bytes from file": the pages of a file are no memory that it needs.
 _REFUSED = re.compile(
-    r"(?:tried to allocate|unable to allocate|unable to mmap) ([0-9]{1,15}(?:\.[0-9]{1,3})?) (bytes|[KMGT]iB)\b",
+    r"(?:tried to allocate|unable to allocate) ([0-9]{1,15}(?:\.[0-9]{1,3})?) (bytes|[KMGT]iB)\b",
     re.IGNORECASE,
 )
 
 
 class Learned(Struct, frozen=True, kw_only=True):
-    """A need that follows from what a run had; `words` say which run, and what it had. Bytes."""
+    """A need that follows from what a run had; `words` say which run, and what it had. Bytes.
+
+    `least_bytes`: the same without a margin; `before_bytes`: could be had when that run was launched. 0: not told.
+    """
 
     need_bytes: int
     words: str
+    least_bytes: int = 0
+    before_bytes: int = 0
+
+    def need_within(self, most_bytes: int) -> int:
+        """The need where no more than so much can be had at all: there a margin is a guess that nothing could fulfil."""
+        if self.need_bytes <= most_bytes:
+            return self.need_bytes
+        return max(self.least_bytes or self.need_bytes, min(self.before_bytes, most_bytes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +56,8 @@ class HostMemory:
 
     `peak_bytes` is the most that it was seen with, page cache left out; `before_bytes` could be had when it was
     launched, None where that was not told. `refused_bytes`: what it was refused at last, as far as it said so.
-    `earlier_bytes`: the most that runs right before it had, which ended for memory one after the other.
+    `earlier_bytes`: the most that runs right before it had, which ended for memory one after the other. The `earlier_`
+    rest is of the last of those, for a launch that came to nothing.
     """
 
     command: str | None = None
@@ -57,6 +69,8 @@ class HostMemory:
     refused_bytes: int = 0
     progressed: bool = False
     earlier_bytes: int = 0
+    earlier_before_bytes: int | None = None
+    earlier_progressed: bool = False
 
     @property
     def learned(self) -> Learned | None:
@@ -77,7 +91,12 @@ class HostMemory:
             if self.before_bytes is None:
                 return None
             need_bytes = min(need_bytes, self.before_bytes)
-        return Learned(need_bytes=need_bytes, words=words)
+        return Learned(
+            need_bytes=need_bytes,
+            words=words,
+            least_bytes=min(had_bytes, need_bytes),
+            before_bytes=self.before_bytes or 0,
+        )
 
     @property
     def had_bytes(self) -> int:
@@ -124,15 +143,22 @@ def after(memory: HostMemory, kind: str, data: Mapping[str, Any]) -> HostMemory:
                 run_id=str(data["run_id"]),
                 baseline_step=int(data["baseline_step"]),
                 earlier_bytes=memory.had_bytes if same else 0,
+                earlier_before_bytes=memory.before_bytes if same else None,
+                earlier_progressed=memory.progressed if same else False,
             )
         case "run_ended" if data.get("run_id") == memory.run_id:
             if data.get("cause") == Cause.NOT_STARTED.value:  # it has shown nothing: what was learned before stands
-                return dataclasses.replace(memory, ran_out=memory.earlier_bytes > 0)
+                return dataclasses.replace(
+                    memory,
+                    ran_out=memory.earlier_bytes > 0,
+                    before_bytes=memory.earlier_before_bytes,
+                    progressed=memory.earlier_progressed,
+                )
             out = _for_memory(data.get("cause"))
             refused = refused_in(data.get("error")) if out else 0
             earlier = memory.earlier_bytes if out else 0
             return dataclasses.replace(memory, ran_out=out, refused_bytes=refused, earlier_bytes=earlier)
-        case "run_weighed" if data.get("run_id") == memory.run_id:
+        case "run_weighed" if data.get("run_id") == memory.run_id and data.get("cause") != Cause.NOT_STARTED.value:
             step = data.get("step")
             return dataclasses.replace(memory, progressed=isinstance(step, int) and step > memory.baseline_step)
         case "lifted" if data.get("by") != "end":

@@ -47,6 +47,7 @@ class ProgressWindow:
     history: tuple[float, ...] = ()
     stride: int = 1
     passed_over: int = 0
+    watched_from_s: float | None = None
 
 
 def window_for(window: ProgressWindow | None, run_id: str, source: str) -> ProgressWindow:
@@ -106,10 +107,11 @@ def skip(window: ProgressWindow, *, seconds: float, now_s: float) -> ProgressWin
         timed_to=None,
         step_changed_s=moved(window.step_changed_s),
         heard_s=moved(window.heard_s),
+        watched_from_s=now_s if window.points else None,
     )
 
 
-def fact(window: ProgressWindow, *, printed_s: float | None = None) -> Progress:
+def fact(window: ProgressWindow, *, printed_s: float | None = None, ledger_step_s: float | None = None) -> Progress:
     """The window as a fact; when anything was printed last is said only where no step is told."""
     return Progress(
         run_id=window.run_id,
@@ -120,11 +122,13 @@ def fact(window: ProgressWindow, *, printed_s: float | None = None) -> Progress:
         typical_step_s=statistics.median(window.history) if len(window.history) >= _HISTORY_LEAST else None,
         recent_step_s=statistics.median(window.recent) if len(window.recent) >= _RECENT_LEAST else None,
         printed_s=printed_s if window.step_changed_s is None else None,
+        watched_from_s=window.watched_from_s,
+        ledger_step_s=ledger_step_s,
     )
 
 
 def changed_s(progress: Progress) -> float | None:
-    """When step, tokens or loss last changed; None where no change was seen, or no step was told.
+    """When step, tokens, loss or gradient norm last changed; None where no change was seen, or no step was told.
 
     A step of many micro-batches repeats its number, with other tokens.
     """
@@ -133,13 +137,13 @@ def changed_s(progress: Progress) -> float | None:
 
 
 def still_since(progress: Progress) -> float | None:
-    """Since when the run says the same of step, tokens and loss in training; None where no step was told.
+    """Since when the run says the same of step and figures in training; None where no step was told.
 
     It did other things before that: an evaluation is not held against the training after it. By a log, which tells no
-    phase, all is training.
+    phase, all is training. What it said or did while nobody could read it is not known either.
     """
     since_s, _ = _alike_since(progress, training=True)
-    return since_s
+    return since_s if since_s is None else max(since_s, progress.watched_from_s or since_s)
 
 
 def _alike_since(progress: Progress, *, training: bool = False) -> tuple[float | None, bool]:
@@ -164,7 +168,11 @@ def _repeats(one: ProgressPoint, other: ProgressPoint) -> bool:
     """Of one step they tell the same; what one of them does not tell is no difference."""
     return all(
         mine is None or theirs is None or _equal(mine, theirs)
-        for mine, theirs in ((one.tokens, other.tokens), (one.loss, other.loss))
+        for mine, theirs in (
+            (one.tokens, other.tokens),
+            (one.loss, other.loss),
+            (one.gradient_norm, other.gradient_norm),
+        )
     )
 
 

@@ -142,7 +142,8 @@ def plan_relaunch(
         ]
     if closed:
         hopeless = any(gate.hopeless and not gate.open for gate in view.gates) and not alive
-        until = "a hold at once" if hopeless else f"waited for up to {told.gate_wait_s:g} s, then it is a hold"
+        waits = f"waited for up to {told.gate_wait_s:g} s, then it is a hold"
+        until = "a hold, once a few looks agree" if hopeless else waits
         against.append(f"closed: {'; '.join(closed)} ({until})")
     if not gates:
         against.append("the gates have not been looked at")

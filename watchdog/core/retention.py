@@ -20,6 +20,7 @@ from watchdog.core.figures import gib
 KEPT_ALWAYS = 2
 HIDDEN = ".deleting-"  # before the name of what is being deleted
 OLD_S = 86400.0  # before that, what looks like a leftover may be in use
+_MOVE_S = 3600.0  # a move takes milliseconds; what came to quarantine/ later than this after its record was laid there
 
 
 class Kind(enum.Enum):
@@ -40,6 +41,7 @@ class Held:
     nothing speaks against it. `open_by`: who has one of its files open. `size_bytes`: of what only it names; `files`:
     all that it names, and what the disk has again of each. `origin`: the manifest in quarantine/ that names it.
     `touched_wall_s`: when it was last written, or (of what was not moved) renamed; 0 where that does not count.
+    `renamed_wall_s`: when it was last renamed, at the latest.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Held:
     files: frozenset[tuple[str, int]] = frozenset()
     origin: str = ""
     touched_wall_s: float = 0.0
+    renamed_wall_s: float = 0.0
 
     @property
     def file_names(self) -> frozenset[str]:
@@ -101,12 +104,14 @@ class Reason:
 class Plan:
     """`deletions` in their order. `unproven`: what must be read back first; until then nothing goes.
 
+    `stays`: names of the newest two, without which none of the deletions may be done.
     `why_not`: why nothing goes, or why it is not enough; "" where the plan does all that is wanted.
     """
 
     deletions: tuple[Reason, ...] = ()
     kept: tuple[Reason, ...] = ()
     unproven: tuple[Held, ...] = ()
+    stays: tuple[str, ...] = ()
     lacking_bytes: int = 0
     why_not: str = ""
 
@@ -182,7 +187,8 @@ def plan(
             break
         deletions.append(each)
         short -= gain
-    return Plan(deletions=tuple(deletions), kept=kept, lacking_bytes=lacking, why_not=why)
+    stays = tuple(each.name for each in newest)
+    return Plan(deletions=tuple(deletions), kept=kept, stays=stays, lacking_bytes=lacking, why_not=why)
 
 
 def _size(size_bytes: int) -> str:
@@ -289,11 +295,14 @@ def _why_left(held: Held, standing: Standing, rules: Rules) -> str:
 
 
 def _was_moved(held: Held, standing: Standing) -> bool:
-    """By the ledger: moved, or begun to be, by a move that a crash cut short; what was written since is another's."""
+    """By the ledger: moved, or begun to be, by a move that a crash cut short; what was written since is another's, and
+    so is what a person laid into quarantine/ later."""
     if held.kind is Kind.REFUSED and held.origin in standing.moved:
         return True
     return any(
-        _is_place_of(held.origin, name) and held.touched_wall_s <= begun_wall_s
+        _is_place_of(held.origin, name)
+        and held.touched_wall_s <= begun_wall_s
+        and (held.kind is Kind.STRANDED or held.renamed_wall_s <= begun_wall_s + _MOVE_S)
         for name, begun_wall_s in standing.moving
     )
 

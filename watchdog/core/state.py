@@ -61,6 +61,7 @@ class Stop:
     held_until_s: float = 0.0
     faking: str = ""  # the check by whose word it is stopped, and which must say so anew before it is asked to end
     judged_s: float = 0.0  # when it said so last
+    told: tuple[str, int | None, int | None] | None = None  # phase, step and tokens of the newest beat then
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +85,7 @@ class RunState:
     last_step: int | None = None
     first_step: int | None = None  # the first that was seen of it in the phase train
     flaps: tuple[float, ...] = ()  # when it was late and went on at the last look, within the last hour
+    flapped_by: str = ""  # the check by whose word it was nearly ended last; "": its beats were late
     stop: Stop | None = None
 
 
@@ -122,6 +124,8 @@ class State:
     room: Room = Room.UNTRIED  # begins anew with each phase
     pruning: Room = Room.UNTRIED  # the same on the disk
     troubled: Troubled | None = None  # the same for launches that came to nothing
+    waited: bool = False  # at a closed gate, or in a pause, since the checkpoints were chosen
+    hopeless_s: float | None = None  # since when every look found a gate that nothing opens
     batch_halvings: int = 0  # of the micro-batch, in the newest run or the one after it
     run: RunState | None = None
     ended: Ended | None = None
@@ -158,7 +162,12 @@ class Policy:
 # --- actions ------------------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choose:
-    """Verify the checkpoints anew, beside the loop; the result comes as `Seen.choice`."""
+    """Verify the checkpoints anew, beside the loop; the result comes as `Seen.choice`.
+
+    `sparing`: what was read back before stands where nothing in the folder has changed since.
+    """
+
+    sparing: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,8 +28,14 @@ HOLD_AT_ONCE = frozenset({Cause.FRESH_START, Cause.NOT_ACKNOWLEDGED, Cause.TARGE
 
 def to(state: State, phase: Phase, seen: Seen) -> State:
     assert phase in TRANSITIONS[state.phase], (state.phase, phase)
-    anew = dataclasses.replace(state, room=Room.UNTRIED, pruning=Room.UNTRIED, troubled=None)
-    return dataclasses.replace(anew, phase=phase, since_s=seen.now_s)
+    return dataclasses.replace(arrived(state), phase=phase, since_s=seen.now_s)
+
+
+def arrived(state: State) -> State:
+    """What belongs to one stay at the gates begins anew."""
+    return dataclasses.replace(
+        state, room=Room.UNTRIED, pruning=Room.UNTRIED, troubled=None, waited=False, hopeless_s=None
+    )
 
 
 def wishing(state: State) -> State:

@@ -136,7 +136,13 @@ RULES: tuple[Rule, ...] = (
     Rule(name="leader is gone", kind=Kind.BLIND, needs=("processes",), test=leader_unclear),
     Rule(name="beats are late", kind=Kind.STALLED, needs=("beats",), test=late),
     Rule(name="late while it ends", kind=Kind.STALLED, needs=("beats",), test=late_while_ending, twice=True),
-    Rule(name="steps stand still", kind=Kind.STALLED, needs=("steps-frozen",), test=fakes("steps-frozen"), twice=True),
+    Rule(
+        name="steps stand still",
+        kind=Kind.STALLED,
+        needs=("steps-frozen",),
+        test=said("steps-frozen", Severity.CRITICAL),
+        twice=True,
+    ),
     Rule(
         name="stuck in the kernel",
         kind=Kind.STALLED,
@@ -168,7 +174,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="restore not proven", kind=Kind.BLIND, needs=("acknowledgement", "beats"), test=restore_unproven),
     Rule(name="steps are slow", kind=Kind.SLOW, needs=("throughput",), test=said("throughput"), twice=True),
     Rule(name="device pages", kind=Kind.SLOW, needs=("sysmem-paging",), test=said("sysmem-paging"), twice=True),
-    Rule(name="no step by its log", kind=Kind.SLOW, needs=("steps-frozen",), test=said("steps-frozen"), twice=True),
+    Rule(name="no step for long", kind=Kind.SLOW, needs=("steps-frozen",), test=said("steps-frozen"), twice=True),
     Rule(name="before its first step", kind=Kind.STARTING, needs=("beats",), test=starts),
     Rule(name="beats in time", kind=Kind.HEALTHY, needs=("beats",), test=beats),
     Rule(name="steps in its output", kind=Kind.HEALTHY, needs=("processes", "output"), test=steps_in_log),

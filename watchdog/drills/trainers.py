@@ -154,9 +154,12 @@ def tensors_digest(path: Path) -> str:
     """One digest of all tensors of a torch checkpoint: model, optimizer and random state, read without torch.
 
     The file as a whole is not compared: how often the pickle inside names a text again depends on where it came from.
+    Raises BedError where it holds no tensor: the digest of nothing is that of every other nothing.
     """
     with zipfile.ZipFile(path) as archive:
         records = [name for name in archive.namelist() if "/data/" in name]
+        if not records:
+            raise BedError(f"{path} holds no tensors (of its {len(archive.namelist())} records none is in data/)")
         digests = sorted(hashlib.sha256(archive.read(name)).hexdigest() for name in records)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 

@@ -111,6 +111,7 @@ def told() -> Story:
     story.record("supervisor_started", 1.0, pid=101)
     story.record("run_adopted", run_id=run)
     story.record("run_stopping", 1.0, run_id=run, cause="stalled")
+    story.record("signal_sending", run_id=run, pid=202, why="late")
     story.record("signal_sent", pid=202)
     story.record("run_killing", 1.0, pids=[202])
     story.lives(201, "shim", 10.3, story.at_s + 0.2, run)
@@ -179,6 +180,10 @@ def number_of_run(story: Story) -> None:
 
 def killed_without_stop(story: Story) -> None:
     story.drop("run_stopping")
+
+
+def asked_unrecorded(story: Story) -> None:
+    story.drop("signal_sending")
 
 
 def told_of_another_run(story: Story) -> None:
@@ -336,6 +341,7 @@ BREAKS: list[tuple[str, Callable[[Story], None]]] = [
     ("order", wall_clock_back),
     ("alternation", number_of_run),
     ("open run", killed_without_stop),
+    ("open run", asked_unrecorded),
     ("open run", told_of_another_run),
     ("weighed", never_weighed),
     ("adoption", never_adopted),

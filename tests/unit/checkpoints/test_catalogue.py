@@ -13,7 +13,7 @@ import pytest
 from tests.unit.checkpoints.disk import SIZE_BYTES, census, forge, pick, write
 from watchdog import contract
 from watchdog.checkpoints import catalogue
-from watchdog.checkpoints.catalogue import ever_had_checkpoints, find_candidates, read_lineage, verify
+from watchdog.checkpoints.catalogue import ever_had_checkpoints, find_candidates, read_lineage, verify, why_stale
 from watchdog.core.choice import Choice, Known
 from watchdog.errors import CheckpointError
 
@@ -399,3 +399,67 @@ def test_verifying_an_unreadable_manifest_says_what_is_wrong_with_it(tmp_path: P
     (candidate,) = find_candidates(tmp_path)
     with pytest.raises(CheckpointError, match="files"):
         verify(candidate)
+
+
+# --- a choice that does not stand any more -------------------------------------------------------------------------
+def test_a_choice_stands_while_nothing_changes(tmp_path: Path) -> None:
+    for step in (10, 20):
+        write(tmp_path, step)
+    assert why_stale(tmp_path, pick(tmp_path)) is None
+    assert why_stale(tmp_path / "not there yet", pick(tmp_path / "not there yet")) is None
+
+
+def test_what_was_refused_may_be_moved_aside_and_old_ones_may_go(tmp_path: Path) -> None:
+    """As we do it ourselves between the choice and the launch."""
+    for step in (10, 20, 30):
+        write(tmp_path, step)
+    flip_one_bit(model(tmp_path, 30))
+    choice = pick(tmp_path)
+    assert choice.chosen is not None
+    (tmp_path / "quarantine").mkdir()
+    (tmp_path / "step-30.manifest.json").rename(tmp_path / "quarantine" / "step-30.manifest.json")
+    (tmp_path / "step-10.manifest.json").unlink()
+    assert (choice.chosen.step, why_stale(tmp_path, choice)) == (20, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda folder: write(folder, 30), "step-30.manifest.json was saved since"),
+        (lambda folder: write(folder, 5), "step-5.manifest.json was saved since"),
+        (lambda folder: write(folder, 20, salt="again"), "step-20.manifest.json was saved since"),
+        (lambda folder: write(folder, 10, salt="again"), "step-10.manifest.json was saved since"),
+        (lambda folder: (folder / "step-20.manifest.json").unlink(), "step-20.manifest.json was changed or removed"),
+        (lambda folder: model(folder, 20).unlink(), "step-20-model.pt was changed or removed"),
+        (lambda folder: grow(model(folder, 20)), "step-20-model.pt was changed or removed"),
+        (lambda folder: flip_one_bit(model(folder, 20)), "step-20-model.pt was changed or removed"),
+        (lambda folder: (folder / "torn.manifest.json").write_text("{"), "torn.manifest.json was saved since"),
+        (lambda folder: folder.rename(folder.with_suffix(".away")), "step-20.manifest.json was changed or removed"),
+    ],
+)
+def test_whatever_was_saved_or_taken_away_since_shows(
+    change: Callable[[Path], object], named: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "c"
+    for step in (10, 20):
+        write(folder, step)
+    choice = pick(folder)
+    change(folder)
+    assert named in (why_stale(folder, choice) or "")
+
+
+@pytest.mark.parametrize("where", ["", "quarantine"])
+def test_nobody_begins_anew_where_a_checkpoint_came_since(where: str, tmp_path: Path) -> None:
+    choice = pick(tmp_path)
+    assert choice.first_start
+    write(tmp_path / where, 0)
+    assert "had no checkpoint and has had one since" in (why_stale(tmp_path, choice) or "")
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_choice_that_stands(tmp_path: Path) -> None:
+    write(tmp_path / "c", 10)
+    choice = pick(tmp_path / "c")
+    (tmp_path / "c").rename(tmp_path / "away")
+    (tmp_path / "c").write_text("a file")
+    with pytest.raises(OSError, match="Not a directory"):
+        why_stale(tmp_path / "c", choice)

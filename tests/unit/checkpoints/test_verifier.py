@@ -139,6 +139,27 @@ def test_without_its_lineage_the_runs_of_the_ledger_are_the_lineage(
     assert 20 not in [checkpoint.step for checkpoint in watched_now.verified]
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_read_back_before_is_read_again_only_where_something_changed(
+    changed: bool, tmp_path: Path, verifier: Verifier, wait_until: Wait
+) -> None:
+    """A launch that waits asks at each try; large checkpoints take minutes to read."""
+    write(tmp_path / "c", 10)
+    verifier.choose(KNOWLEDGE)
+    before = next_found(verifier, wait_until).choice
+    assert before is not None
+    if changed:
+        write(tmp_path / "c", 20)
+    number = verifier.choose(KNOWLEDGE, before=before)
+    found = next_found(verifier, wait_until)
+    assert found.order == number
+    assert found.choice is not None
+    assert found.choice.chosen is not None
+    assert found.choice.chosen.step == (20 if changed else 10)
+    assert [checkpoint.step for checkpoint in found.verified] == ([20] if changed else [])
+    assert found.listed is not None
+
+
 # --- what lies there, and does no more ----------------------------------------------------------------------------
 def test_each_look_lists_what_lies_there_and_remembers_where_it_lay(
     tmp_path: Path, verifier: Verifier, wait_until: Wait

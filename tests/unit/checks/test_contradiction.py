@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.unit.checks.ghosts import WSL
 from tests.unit.checks.host import AT_S, TRAINER_PID, beat, gpu, host, points, process, processes, progress, sample
-from watchdog.checks.contradiction import Steps, contradiction, figures, pace_of
+from watchdog.checks.contradiction import Steps, allowed_still_s, contradiction, figures, pace_of
 from watchdog.collectors.nvml_questions import FAST, GLANCE, OF_WORK
 from watchdog.core.facts import Absent, Clocks, Device, DeviceHolder, Facts, Jump, ProgressPoint, Unknown
 from watchdog.core.limits import Limits
@@ -78,6 +78,23 @@ def test_micro_batches_repeat_the_step_and_live() -> None:
     assert pace(progress=still(FROZEN_S, points=hung)) is Steps.STOPPED, "400 s ago the last of them"
 
 
+@pytest.mark.parametrize(
+    ("changes", "allowed_s"),
+    [
+        pytest.param(dict(typical_step_s=1.0), 240.0, id="twice what a step may take"),
+        pytest.param(dict(typical_step_s=30.0), 600.0, id="twenty of its own steps"),
+        pytest.param(dict(typical_step_s=None), 1200.0, id="not known yet: twice what the first one may take"),
+        pytest.param(dict(typical_step_s=None, ledger_step_s=1.0), 1200.0, id="the ledger allows no less"),
+        pytest.param(
+            dict(typical_step_s=None, ledger_step_s=100.0), 2000.0, id="and more where it knows of long steps"
+        ),
+        pytest.param(dict(typical_step_s=1.0, ledger_step_s=100.0), 240.0, id="what is seen counts more"),
+    ],
+)
+def test_for_how_long_it_may_say_the_same(changes: dict[str, Any], allowed_s: float) -> None:
+    assert allowed_still_s(progress(**changes), Limits()) == allowed_s
+
+
 def test_a_long_evaluation_is_not_held_against_the_train_stretch_after_it() -> None:
     steps = (
         ProgressPoint(at_s=AT_S - 900, step=419, phase="train"),
@@ -129,8 +146,9 @@ ELSEWHERE = (DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/nvidia
         (OTHER, (gpu(), OTHER), dict(wsl=WSL), Steps.ADVANCE),
         (OTHER, (gpu(), OTHER), dict(processes=processes(run=())), Steps.ADVANCE),
         (gpu(processes=Unknown("x")), (gpu(processes=Unknown("x")), OTHER), {}, Steps.ADVANCE),
-        # a run that stopped may be what is left on any device
-        (OTHER, (gpu(), OTHER), dict(beat=beat(age_s=900.0), progress=still(900.0)), Steps.STOPPED),
+        # a run that stopped is as little on a device that it does not use
+        (OTHER, (gpu(), OTHER), dict(beat=beat(age_s=900.0), progress=still(900.0)), Steps.NO_RUN),
+        (gpu(), (gpu(), OTHER), dict(beat=beat(age_s=900.0), progress=still(900.0)), Steps.STOPPED),
     ],
 )
 def test_steps_excuse_only_the_devices_of_the_run(

@@ -28,6 +28,17 @@ from watchdog.core.limits import Limits
 
 STALE: dict[str, Any] = dict(beat=beat(age_s=185.0), progress=progress(step_changed_s=AT_S - 185))
 HUNG = ghost_gpu(processes=(process(),))
+OUR_GHOST: dict[str, Any] = dict(processes=processes(gone=(LOST_PID,)))
+SILENT_LOG: dict[str, Any] = dict(
+    beat=Absent("level 0"),
+    progress=progress(
+        source="log (huggingface)",
+        step_changed_s=AT_S - 260,
+        heard_s=AT_S - 260,
+        typical_step_s=None,
+        recent_step_s=None,
+    ),
+)
 CONTAINER = processes(initial_namespace=False, run=(), holders=())
 
 
@@ -53,7 +64,16 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         (host(devices=(ghost_gpu(),), **NO_RUN | ANOTHER_DEAD, wsl=WSL), Severity.WARNING, Remedy.WSL_SHUTDOWN),
         (host(devices=(ghost_gpu(),), **NO_RUN | OUR_DEAD | {"processes": CONTAINER}), Severity.WARNING, Remedy.LOOK),
         (host(devices=(ghost_gpu(processes=()),), **NO_RUN), Severity.CRITICAL, Remedy.REBOOT),
-        (host(devices=(ghost_gpu(),), **STALE), Severity.CRITICAL, Remedy.RELAUNCH),
+        (host(devices=(ghost_gpu(),), **STALE | OUR_GHOST), Severity.CRITICAL, Remedy.RELAUNCH),
+        # somebody's: the run is not ended for what it did not leave there
+        (host(devices=(ghost_gpu(),), **STALE), Severity.CRITICAL, Remedy.RESET_DEVICE),
+        (host(devices=(ghost_gpu(),), **SILENT_LOG), Severity.WARNING, Remedy.LOOK),
+        (host(devices=(ghost_gpu(),), **SILENT_LOG | OUR_GHOST), Severity.WARNING, Remedy.LOOK),
+        (
+            host(devices=(ghost_gpu(processes=(process(), lost_process(memory_bytes=GIB))),), **SILENT_LOG),
+            Severity.WARNING,
+            Remedy.LOOK,
+        ),
         (host(devices=(ghost_gpu(),), **STALE, wsl=WSL), Severity.CRITICAL, Remedy.RELAUNCH),
         (host(devices=(HUNG,), **STALE), Severity.CRITICAL, Remedy.RELAUNCH),
         # a container: NVML names pids of the host, and our run has the node open
@@ -94,7 +114,10 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         (
             host(
                 devices=(HUNG,),
-                progress=progress(step_changed_s=AT_S - 900, points=points(1000, step=420, tokens=1, loss=2.5)),
+                progress=progress(
+                    step_changed_s=AT_S - 900,
+                    points=points(1000, step=420, tokens=1, loss=2.5),
+                ),
             ),
             Severity.CRITICAL,
             Remedy.RELAUNCH,
@@ -121,7 +144,7 @@ def test_figures_owner_probe_and_last_step() -> None:
         baseline_tflops=24.1,
         baseline_count=9,
     )
-    [found] = judge(host(devices=(ghost_gpu(),), **STALE, probe=(probe,)))
+    [found] = judge(host(devices=(ghost_gpu(),), **STALE | OUR_GHOST, probe=(probe,)))
     assert found.reason == (
         "100 % utilization at 61 W of 170 W for 4 s (5 of 5 samples); memory 11.8 GiB of 12.0 GiB; "
         f"held by pid {LOST_PID}, which is not in /proc"
@@ -294,6 +317,22 @@ def test_below_hidepid_nobody_is_dead_for_sure(place: dict[str, Any]) -> None:
 def test_a_ghost_beside_the_run_is_no_reason_to_end_the_run() -> None:
     [_, found] = judge(host(devices=(gpu(), ghost_gpu(uuid="GPU-other", index=1))))
     assert (found.severity, found.remedy, found.device) == (Severity.CRITICAL, Remedy.RESET_DEVICE, "GPU-other")
+
+
+@pytest.mark.parametrize("told", [STALE, SILENT_LOG], ids=["beats are late", "a log is silent"])
+def test_a_ghost_on_a_device_that_the_run_does_not_use_never_ends_it(told: dict[str, Any]) -> None:
+    """Its own device is at work beside that."""
+    for left in (processes(), processes(gone=(LOST_PID,))):
+        facts = host(devices=(gpu(), ghost_gpu(uuid="GPU-other", index=1)), **told | {"processes": left})
+        assert [each.device for each in judge(facts) if each.severity is Severity.CRITICAL] == ["GPU-other"]
+        assert not any(calls_for_a_stop(each) for each in judge(facts))
+
+
+def test_where_pids_cannot_be_compared_one_of_two_devices_ends_no_run() -> None:
+    """Whoever computes opens the nodes of all of them."""
+    two = (gpu(processes=()), ghost_gpu(uuid="GPU-other", index=1))
+    contained = STALE | {"processes": processes(initial_namespace=False)}
+    assert not any(calls_for_a_stop(each) for each in judge(host(devices=two, **contained)))
 
 
 def after_the_kill(seconds: int) -> tuple[DeviceSample, ...]:

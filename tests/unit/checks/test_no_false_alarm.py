@@ -237,13 +237,14 @@ def haunted(dice: random.Random, facts: Facts) -> Facts:
     bare = isinstance(facts.wsl, Absent)
     alive = dice.random() < 0.5
     run = (RunProcess(pid=TRAINER_PID, command="python", state="S"),) if alive else ()
-    bridge = DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/dxg",), of_run=True)
+    node = DeviceHolder(pid=TRAINER_PID, command="python", nodes=("/dev/nvidia0" if bare else "/dev/dxg",), of_run=True)
     processes = Processes(
         initial_namespace=bare,
         pid_max=4_194_304,
         run=run,
-        holders=(bridge,) if alive and not bare else (),
+        holders=(node,) if alive else (),
         unreadable=dice.choice((0, 9)),
+        gone=(8123,) if alive else (),
     )
     age_s = dice.uniform(1000.0, 9000.0)
     changes: dict[str, Any] = dict(beat=Absent("none"), progress=Absent("none"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.unit.checks.host import AT_S, host, progress
+from tests.unit.checks.host import AT_S, gpu, host, processes, progress
+from tests.unit.checks.standstill import IDLE, cpu
 from watchdog.checks import steps_frozen
 from watchdog.core.facts import Absent, Clocks, Jump, ProgressPoint, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, calls_for_a_stop
@@ -23,7 +25,8 @@ def points(*, since_s: float = 400.0, phase: str | None = "train", every_s: floa
 
 def judge(*, clocks: Any = None, at_deadline_s: float = 120.0, **changes: Any) -> tuple[Finding, ...]:
     given = dict(points=points(), step_changed_s=AT_S - 300.0, heard_s=AT_S - 0.8) | changes
-    facts = host(progress=progress(**given), **({} if clocks is None else {"clocks": clocks}))
+    at_rest = IDLE | {name: given.pop(name) for name in ("devices", "processes", "beat") if name in given}
+    facts = host(progress=progress(**given), **at_rest, **({} if clocks is None else {"clocks": clocks}))
     found = steps_frozen.check(facts, Limits(train_deadline_s=at_deadline_s))
     return found if isinstance(found, tuple) else (found,)
 
@@ -31,7 +34,10 @@ def judge(*, clocks: Any = None, at_deadline_s: float = 120.0, **changes: Any) -
 def test_beats_about_the_same_step_are_a_reason_to_stop_the_run() -> None:
     (finding,) = judge()
     assert calls_for_a_stop(finding)
-    assert finding.reason == ("at step 420 for 5 min, heard 0.8 s ago; it says that it trains, and 4 min are allowed")
+    assert finding.reason == (
+        "at step 420 for 5 min, heard 0.8 s ago; it says that it trains, and 4 min are allowed; "
+        "no device works for it, its processes used 0.3 s of CPU in 5 min"
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,7 @@ def test_beats_about_the_same_step_are_a_reason_to_stop_the_run() -> None:
     [
         (240.0, 1.0, Severity.OK),
         (240.1, 1.0, Severity.CRITICAL),
-        (240.1, None, Severity.CRITICAL),
+        (240.1, None, Severity.OK),
         (390.0, 20.0, Severity.OK),  # 20 of its own steps are 400 s
         (350.0, 17.0, Severity.CRITICAL),
     ],
@@ -51,7 +57,47 @@ def test_both_limits_count(frozen_s: float, typical_s: float | None, severity: S
 
 def test_by_a_log_it_is_a_warning() -> None:
     (finding,) = judge(source="log (nanogpt)", points=points(phase=None))
-    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.RELAUNCH)
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.LOOK)
+
+
+CONTRADICTS = gpu(utilization_percent=100, power_watts=61.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "remedy"),
+    [
+        pytest.param(dict(devices=Absent("no GPU")), Severity.CRITICAL, Remedy.RELAUNCH, id="no GPU, and no CPU time"),
+        pytest.param(dict(devices=(CONTRADICTS,)), Severity.CRITICAL, Remedy.RELAUNCH, id="busy for too little power"),
+        pytest.param(dict(devices=(gpu(),)), Severity.WARNING, Remedy.LOOK, id="its device is at full power"),
+        pytest.param(
+            dict(devices=(gpu(utilization_percent=40, power_watts=40.0),)),
+            Severity.WARNING,
+            Remedy.LOOK,
+            id="half busy",
+        ),
+        pytest.param(dict(devices=Unknown("the driver hangs")), Severity.WARNING, Remedy.LOOK, id="devices unseen"),
+        pytest.param(
+            dict(processes=processes(cpu=cpu(1.0))), Severity.CRITICAL, Remedy.LOOK, id="a loop on the CPU, for ever?"
+        ),
+        pytest.param(dict(processes=processes()), Severity.WARNING, Remedy.LOOK, id="CPU time not told"),
+        pytest.param(
+            dict(processes=processes(cpu=cpu(for_s=120.0))), Severity.WARNING, Remedy.LOOK, id="adopted just now"
+        ),
+        pytest.param(dict(processes=Unknown("x")), Severity.WARNING, Remedy.LOOK, id="processes unseen"),
+        pytest.param(dict(beat=Unknown("x")), Severity.WARNING, Remedy.LOOK, id="who beats is unseen"),
+    ],
+)
+def test_only_what_is_seen_to_be_nobodys_work_ends_a_run(
+    changes: dict[str, Any], severity: Severity, remedy: Remedy
+) -> None:
+    (finding,) = judge(**changes)
+    assert (finding.severity, finding.remedy) == (severity, remedy)
+
+
+def test_a_gradient_norm_that_changes_is_progress() -> None:
+    told = tuple(replace(point, gradient_norm=point.at_s) for point in points())
+    (finding,) = judge(points=told)
+    assert finding.severity is Severity.OK
 
 
 @pytest.mark.parametrize(

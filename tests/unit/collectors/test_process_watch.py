@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ from watchdog.collectors.roots import Roots
 from watchdog.core.facts import Known, Processes, RunProcess
 from watchdog.core.identity import ProcessId
 
-STAT = "{pid} ({command}) {state} {ppid} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {ticks} 0 0"
+STAT = "{pid} ({command}) {state} {ppid} 1 1 0 -1 0 0 0 0 0 {cpu} 0 0 0 20 0 1 0 {ticks} 0 0"
 
 
 class Tree:
@@ -42,17 +43,17 @@ class Tree:
         link.unlink(missing_ok=True)
         link.symlink_to(f"pid:[{inode}]")
 
-    def put(self, pid: int, ppid: int, state: str = "S", command: str = "python", ticks: int = 0) -> None:
+    def put(self, pid: int, ppid: int, state: str = "S", command: str = "python", ticks: int = 0, cpu: int = 0) -> None:
         folder = self.proc / str(pid)
         folder.mkdir(exist_ok=True)
-        text = STAT.format(pid=pid, command=command, state=state, ppid=ppid, ticks=ticks or pid * 10)
+        text = STAT.format(pid=pid, command=command, state=state, ppid=ppid, ticks=ticks or pid * 10, cpu=cpu)
         (folder / "stat").write_text(text)
         self.thread(pid, pid, state, ticks)
 
     def thread(self, pid: int, tid: int, state: str, ticks: int = 0, channel: str = "0") -> None:
         folder = self.proc / str(pid) / "task" / str(tid)
         folder.mkdir(parents=True, exist_ok=True)
-        text = STAT.format(pid=tid, command="python", state=state, ppid=1, ticks=ticks or tid * 10)
+        text = STAT.format(pid=tid, command="python", state=state, ppid=1, ticks=ticks or tid * 10, cpu=0)
         (folder / "stat").write_text(text)
         (folder / "wchan").write_text(channel)
         (self.proc / str(pid) / "wchan").write_text(channel)
@@ -220,3 +221,90 @@ def test_a_real_zombie(wait_until: Callable[..., object]) -> None:
         assert wait_until(look, "a look that sees it defunct again")
     finally:
         child.wait(10)
+
+
+# --- CPU time -----------------------------------------------------------------------------------------------------
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def spent(processes: Processes) -> list[tuple[float, float]]:
+    """(seconds since the first look, CPU seconds)."""
+    return [(look.at_s - processes.cpu[0].at_s, look.seconds) for look in processes.cpu]
+
+
+def test_cpu_time_counts_from_the_first_look_and_never_goes_back(tree: Tree) -> None:
+    tree.put(30, 20, cpu=500 * _TICKS_PER_S)
+    assert spent(tree.look()) == [(0.0, 0.0)]
+    tree.put(30, 20, cpu=501 * _TICKS_PER_S)
+    tree.put(31, 30, cpu=3 * _TICKS_PER_S)  # it has not been seen before: all of its time
+    assert spent(tree.look(10.0))[-1] == (10.0, 4.0)
+    shutil.rmtree(tree.proc / "31")
+    assert spent(tree.look(10.0))[-1] == (20.0, 4.0)
+    tree.put(20, 1, command="shim", cpu=2 * _TICKS_PER_S)  # it has waited for somebody who was never seen
+    assert spent(tree.look(10.0))[-1] == (30.0, 6.0)
+    tree.put(40, 1, cpu=900 * _TICKS_PER_S)  # nobody's
+    assert spent(tree.look(10.0))[-1] == (40.0, 6.0)
+
+
+def test_cpu_looks_are_some_seconds_apart_and_bounded(tree: Tree) -> None:
+    for _ in range(3000):
+        seen = tree.look(0.5)
+    assert len(seen.cpu) <= 100
+    gaps = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(seen.cpu)]
+    assert min(gaps[:-1]) >= 7.5
+    assert seen.cpu[-1].at_s == tree.clock.now
+    assert sum(gaps) >= 600.0
+
+
+def test_after_a_gap_or_for_another_run_cpu_time_begins_anew(tree: Tree) -> None:
+    tree.look()
+    assert len(tree.look(10.0).cpu) == 2
+    tree.watch.forget()
+    assert len(tree.look(10.0).cpu) == 1
+    fact = tree.watch.read(ProcessId(21, 210))
+    assert isinstance(fact, Known)
+    assert (fact.value.cpu, fact.value.gone) == ((), ())
+
+
+def test_who_was_of_the_run_and_is_gone_is_remembered(tree: Tree) -> None:
+    tree.put(31, 30)
+    assert tree.look().gone == ()
+    shutil.rmtree(tree.proc / "31")
+    assert tree.look(10.0).gone == (31,)
+    tree.put(31, 1, ticks=9999)
+    assert tree.look(10.0).gone == (), "the number is somebody else's by now"
+    tree.put(30, 20, "Z")
+    tree.thread(30, 30, "Z")
+    assert tree.look(10.0).gone == (30,), "a zombie holds nothing any more"
+
+
+def test_a_real_child_that_computes_is_counted_and_who_waits_is_not() -> None:
+    """As the kernel measures it, and of a child that no look ever saw: a wrong field of stat would end healthy runs."""
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    script = 'echo up; read go; "$0" -c "$1"; echo done; read go'
+    shim = "import subprocess, sys; subprocess.run(['sh', '-c', *sys.argv[1:]])"
+    command = [sys.executable, "-c", shim, script, sys.executable, burn]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        try:
+            assert run.stdout.readline() == "up\n"
+            own = read_process(run.pid)
+            assert own is not None
+            watch = ProcessWatch(Roots(), SystemClock())
+            assert used_by(watch, own.id) == 0.0
+            run.stdin.write("go\n")
+            run.stdin.flush()
+            assert run.stdout.readline() == "done\n"
+            used_s = used_by(watch, own.id)
+            assert 0.25 <= used_s < 5.0
+            assert used_by(watch, own.id) - used_s < 0.1
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+
+
+def used_by(watch: ProcessWatch, shim: ProcessId) -> float:
+    fact = watch.read(shim)
+    assert isinstance(fact, Known)
+    return fact.value.cpu[-1].seconds

@@ -122,7 +122,7 @@ def test_what_was_refused_is_moved_aside_before_the_launch() -> None:
 @pytest.mark.parametrize("gates", [CLOSED, (*OPEN, *CLOSED), ()])
 def test_a_closed_gate_or_none_at_all_launches_nothing(gates: tuple) -> None:
     state, plan = decide(GATING, Seen(now_s=1.0, gates=gates, choice=chosen(10)), POLICY)
-    assert (state, plan.actions) == (GATING, ())
+    assert (state, plan.actions) == (dataclasses.replace(GATING, waited=bool(gates)), ())
     state, plan = decide(GATING, Seen(now_s=300.0, gates=gates, choice=chosen(10)), POLICY)
     assert state.phase is Phase.HOLD
     assert plan.actions == ()
@@ -149,7 +149,7 @@ def test_where_a_person_reclaims_by_hand_nothing_is_tried_and_the_wait_is_the_us
     by_hand = make_policy(reclaims=False)
     seen = Seen(now_s=1.0, gates=SHORT, choice=chosen(10))
     state, plan = decide(GATING, seen, by_hand)
-    assert (state, plan.actions, plan.rule) == (GATING, (), "gate closed")
+    assert (state, plan.actions, plan.rule) == (dataclasses.replace(GATING, waited=True), (), "gate closed")
     held, _ = decide(state, dataclasses.replace(seen, now_s=301.0), by_hand)
     assert held.phase is Phase.HOLD
     assert SHORT[0].words in (held.hold or "")
@@ -171,7 +171,7 @@ def test_no_cache_is_dropped_under_a_run() -> None:
 def test_no_cache_is_dropped_where_another_gate_is_closed_as_well() -> None:
     disk = Gate(name="disk", open=False, words="disk 0 < 1 GiB")
     state, plan = decide(GATING, Seen(now_s=1.0, gates=(*SHORT, disk), choice=chosen(10)), POLICY)
-    assert (state, plan.actions) == (GATING, ())
+    assert (state, plan.actions) == (dataclasses.replace(GATING, waited=True), ())
 
 
 def test_a_gap_restarts_the_patience_with_a_closed_gate() -> None:

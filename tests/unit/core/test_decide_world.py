@@ -65,6 +65,22 @@ def test_a_life_that_is_faked_is_called_so_and_ends() -> None:
     assert world.history.runs_by_cause == {"stalled": 1}
 
 
+def test_a_life_beside_a_person_who_trains_by_hand_goes_on_from_what_they_saved() -> None:
+    """Between the choice and the launch, and behind a closed gate; else the properties would hold for want of it."""
+    world = World(make_policy())
+    live(world, ["memory short", "turn", "turn", "turn", "hand saves", "memory free", *["turn"] * 4])
+    assert world.living is not None
+    assert world.living.record.expectation.step == 0, "no first start over it"
+    assert "choosing anew" in world.rules
+    world = World(make_policy())
+    live(world, ["turn", "hand saves"])
+    assert world.living is None
+    live(world, [*["later"] * 4])
+    assert "launch troubled" in world.rules
+    assert world.living is not None
+    assert world.living.record.expectation.step == 0
+
+
 @pytest.mark.parametrize("request_", ["drain", "stop"])
 def test_a_request_in_any_phase_ends_in_leaving(request_: str) -> None:
     """With 5, or with 3 where a hold came first."""

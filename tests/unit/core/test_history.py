@@ -354,3 +354,14 @@ def test_the_same_bytes_saved_anew_after_a_refusal_stand_again() -> None:
     again = fold([event("checkpoint_verified", step=20, digest="b", run_id="1-a")], refused)
     assert again.newest is not None
     assert again.newest.step == 20
+
+
+@pytest.mark.parametrize("of", ["1-a", "0-x"])
+def test_who_asked_for_a_run_to_be_followed_is_owed_it_until_it_is_being_ended(of: str) -> None:
+    """Else each supervisor to come asks anew: once it lifted a hold over a suspect, with nobody having asked."""
+    stop = {"run_id": of, "cause": "stopped", "reason": "asked to relaunch", "hold_after": False, "kill_now": False}
+    lines = [("relaunch_asked", {"run_id": "1-a"}), ("run_stopping", stop)]
+    events = [Event(seq=n, wall_s=1.0, kind=kind, sentence="", data=data) for n, (kind, data) in enumerate(lines)]
+    assert all(can_fold(event) for event in events)
+    assert fold(events[:1]).owed == "1-a"
+    assert fold(events).owed == (None if of == "1-a" else "1-a")

@@ -13,7 +13,7 @@ from watchdog.core.decide import decide
 from watchdog.core.history import Event, can_fold
 from watchdog.core.phase import Phase
 from watchdog.core.seen import EndSeen, Request, Seen, Shim
-from watchdog.core.state import Choose, Launch, Policy, Record, State
+from watchdog.core.state import Choose, Ended, Launch, Policy, Record, State
 
 KILLED = EndSeen(cause=Cause.SIGNALLED, words="died of SIGKILL, which was not ours")
 STUCK = member(501, state="D")
@@ -167,6 +167,33 @@ def test_a_wish_to_leave_is_kept_beyond_it() -> None:
     state, _ = decide(state, ended(9000.0, KILLED), POLICY)
     state, _ = decide(state, Seen(now_s=9001.0, choice=chosen(10)), POLICY)
     assert state.phase is Phase.LEFT
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_relaunch_asked_in_the_turn_in_which_it_lifts_itself_changes_nothing_of_that(leaves: bool) -> None:
+    """Asked of a supervisor that leaves on a hold, it made it leave where no request would have lifted it."""
+    policy = make_policy(leave_on_hold=leaves)
+    data = {"number": 1, "run_id": "1-a", "cause": "exited", "words": "exit 1", "baseline_step": 10}
+    past = after_runs(1, policy)
+    held(past, policy)
+    past.add(Record("run_ended", "", {**data, "number": 2, "run_id": "2-a"}))
+    state = past.restored(9000.0)
+    assert (state.phase, state.run, state.until_gone) == (Phase.HOLD, None, "2-a")
+    state, plan = decide(state, Seen(now_s=9000.0, request=Request.RELAUNCH), policy)
+    assert (state.phase, [record.kind for record in plan.records]) == (Phase.WEIGHING, ["lifted"])
+    state, _ = decide(state, Seen(now_s=9001.0, choice=chosen(10), luck=0.9), policy)
+    assert (state.phase, state.failures) == (Phase.GATING, 2), "weighed as ever, and without a wait: a person asked"
+
+
+def test_what_was_asked_of_a_run_long_gone_cuts_no_later_wait() -> None:
+    """Asked while its end was weighed, which then was a hold that a person lifted."""
+    policy = make_policy(leave_on_hold=False)
+    failed = Ended(number=1, run_id="1-a", cause=Cause.EXITED, words="exit 1", baseline_step=10)
+    state = State(phase=Phase.WEIGHING, since_s=0.0, ended=failed)
+    state, _ = decide(state, Seen(now_s=1.0, request=Request.RELAUNCH, choice_error="I/O error"), policy)
+    assert state.phase is Phase.HOLD
+    state, _ = decide(state, Seen(now_s=2.0, request=Request.RELAUNCH), policy)
+    assert (state.phase, state.relaunch_asked) == (Phase.GATING, False)
 
 
 @pytest.mark.parametrize("data", [{"by": 7}, {"run_id": ["1-a"]}], ids=["by", "run"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,10 +93,17 @@ def test_the_marks_of_the_run_prove() -> None:
 
 def test_who_inherited_the_run_lock_is_ours_by_two_proofs_and_both_are_told() -> None:
     """Its environment is emptied, its session another: what it holds was taken by the one that launched the run."""
-    found = orphans([process(101, 1), process(102, 1)], {101: HOLDER, 102: TAKER_GONE}, adopters=frozenset({0, 1}))
-    assert pids(found.ours) == {101, 102}
+    found = orphans([process(101, 1)], {101: HOLDER}, adopters=frozenset({0, 1}))
+    assert pids(found.ours) == {101}
     assert found.proofs[101] == ("started after it and holds the share of its run lock that its launcher took",)
-    assert "whose taker is gone; was orphaned as its own are" in found.proofs[102][0]
+
+
+@pytest.mark.parametrize("adopters", [frozenset({0, 1}), None])
+def test_a_taker_whom_the_kernel_does_not_name_proves_nothing(adopters: frozenset[int] | None) -> None:
+    """`exec 9<run.lock; flock -s 9` in a container, below `docker exec` (0), below 1: nobody's ghost, and its child."""
+    table = [process(101, 1), process(102, 0), process(103, 102)]
+    found = orphans(table, {101: TAKER_GONE, 102: TAKER_GONE}, adopters=adopters)
+    assert (found.ours, pids(found.unclear)) == ((), {101, 102})
 
 
 def test_who_took_a_share_of_the_run_lock_by_himself_is_named_and_never_ours() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.checks.host import memory as seen_memory
 from tests.unit.core.world import make_policy
-from watchdog.core.decide import decide
+from watchdog.core.decide import HOPELESS_S, decide
 from watchdog.core.facts import CgroupLimit, Known
 from watchdog.core.gates import memory_gate
 from watchdog.core.history import Event, can_fold, fold
@@ -66,8 +66,11 @@ def test_after_an_end_for_memory_the_next_run_needs_what_that_one_had(cause: str
     lines = (launching(), held(4 * GIB), held(10 * GIB), ended(cause), weighed(cause))
     learned = remembered(lines).learned
     assert learned == Learned(
-        need_bytes=with_margin(10 * GIB), words="its last run had 10.0 GiB when memory ran out"
-    )  # fmt: skip
+        need_bytes=with_margin(10 * GIB),
+        words="its last run had 10.0 GiB when memory ran out",
+        least_bytes=10 * GIB,
+        before_bytes=20 * GIB,
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,7 @@ def test_what_it_was_refused_is_needed_as_well() -> None:
     ("error", "refused"),
     [
         ("numpy._core._ArrayMemoryError: Unable to allocate 16.0 GiB for an array with shape (1,)", 16 * GIB),
-        ("RuntimeError: unable to mmap 4096 bytes from file </a>: Cannot allocate memory (12)", 4096),
+        ("RuntimeError: unable to mmap 4096 bytes from file </a>: Cannot allocate memory (12)", 0),
         ("MemoryError", 0),
         ("tried to allocate many bytes", 0),
         (None, 0),
@@ -181,10 +184,7 @@ def test_the_gate_says_which_need_it_is() -> None:
 def test_what_the_host_could_never_give_is_said_with_figures(limits: tuple[CgroupLimit, ...], words: str) -> None:
     never = gate(22 * GIB, need=30 * GIB, limits=limits)
     assert (never.open, never.short, never.hopeless) == (False, False, True)
-    assert (
-        "memory: the job needs 30.0 GiB (its last run had 9.8 GiB when memory ran out; a margin is added)"
-        in never.words
-    )
+    assert "memory: the job needs 30.0 GiB (its last run had 9.8 GiB when memory ran out)" in never.words
     assert words.replace(": or make", ": make") in never.words
 
 
@@ -207,10 +207,74 @@ def test_a_gate_that_is_short_is_worth_the_one_try_and_then_the_wait() -> None:
     assert "9.8 GiB when memory ran out" in state.hold
 
 
-def test_a_gate_that_nothing_opens_is_a_hold_at_once() -> None:
+def test_a_gate_that_nothing_opens_is_a_hold_once_looks_agree() -> None:
     gates = (gate(22 * GIB, need=30 * GIB),)
-    after, plan = decide(State(phase=Phase.GATING, since_s=0.0), Seen(now_s=1.0, gates=gates), make_policy(level=0))
+    policy, gating = make_policy(level=0), State(phase=Phase.GATING, since_s=0.0)
+    state, plan = decide(gating, Seen(now_s=1.0, gates=gates), policy)
+    assert (state.phase, plan.records) == (Phase.GATING, ()), "one look at a limit is none"
+    for between_them in ("another look", "a gap"):
+        seen = Seen(
+            now_s=10.0, gates=(gate(8 * GIB),) if between_them == "another look" else gates, gap=between_them == "a gap"
+        )
+        between, _ = decide(state, seen, policy)
+        assert decide(between, Seen(now_s=11.5, gates=gates), policy)[0].phase is Phase.GATING, between_them
+    after, plan = decide(state, Seen(now_s=1.0 + HOPELESS_S, gates=gates), policy)
     assert after.phase is Phase.HOLD
     assert [record.kind for record in plan.records] == ["hold"]
     assert "30.0 GiB" in plan.records[0].sentence
     assert "23.0" in plan.records[0].sentence
+
+
+# --- a margin is a guess --------------------------------------------------------------------------------------
+def gate_of(*lines: Line, available: float, total: float = 16.0) -> Gate:
+    seen = seen_memory(available_bytes=int(available * GIB), total_bytes=int(total * GIB))
+    return memory_gate(Known(seen, 0.0), 0, learned=remembered(lines).learned)
+
+
+WEEKS = (launching(), held(int(14.5 * GIB), before=15 * GIB), ended("stalled"), weighed("stalled", step=9000))
+
+
+def test_a_job_that_fits_is_not_held_for_a_margin_that_does_not() -> None:
+    """It had 14.5 of 16 GiB for weeks; once another program took some before its first new checkpoint."""
+    second = (launching(2, baseline=9000), held(int(14.5 * GIB), 2, before=15 * GIB), ended(number=2))
+    lines = (*WEEKS, *second, weighed(number=2, step=9000))
+    assert gate_of(*lines, available=15.0).open
+    waits = gate_of(*lines, available=14.9)
+    assert (waits.open, waits.short, waits.hopeless) == (False, True, False)
+    untold = (launching(), held(int(14.5 * GIB), before=None), ended())
+    assert (gate_of(*untold, available=14.4).open, gate_of(*untold, available=14.6).open) == (False, True)
+
+
+def test_a_job_without_checkpoints_never_comes_further_and_is_not_held_for_it() -> None:
+    lines = (launching(), held(int(14.6 * GIB), before=15 * GIB), ended(), weighed(step=-1))
+    assert gate_of(*lines, available=15.5).open
+
+
+def test_what_it_truly_had_is_beyond_this_host_where_that_is_so() -> None:
+    lines = (launching(), held(int(15.5 * GIB), before=15 * GIB), ended(), weighed(step=-1))
+    assert gate_of(*lines, available=15.0, total=15.4).hopeless
+    assert not gate_of(*lines, available=15.0, total=15.6).hopeless
+
+
+def test_the_pages_of_a_file_are_no_memory_that_is_needed() -> None:
+    error = "RuntimeError: unable to mmap 32212254720 bytes from file </c/step.pt>: Cannot allocate memory (12)"
+    assert gate_of(launching(), held(4 * GIB), ended("host_memory", error=error), available=14.0).open
+
+
+def test_never_less_than_is_stated() -> None:
+    lines = (launching(), held(int(14.5 * GIB), before=15 * GIB), ended())
+    limits = Limits(memory_learned=remembered(lines).learned, memory_need_bytes=int(15.5 * GIB))
+    seen = Known(seen_memory(available_bytes=int(15.2 * GIB), total_bytes=16 * GIB), 0.0)
+    assert not memory_gate(seen, 0, learned=limits.learned_need(uses_gpu=False)).open
+
+
+def test_a_launch_that_came_to_nothing_keeps_what_bounds_the_need() -> None:
+    """How far the run before it came, and what that one began with; also over several of them."""
+    lines = [launching(), held(14 * GIB, before=15 * GIB), ended(), weighed(step=100)]
+    assert need_of(*lines) == 15 * GIB
+    for number in (2, 3):
+        lines += [launching(number, baseline=100), ended("not_started", number)]
+        lines.append(("run_weighed", {"run_id": f"{number}-a", "cause": "not_started", "failures": 0}))
+        assert need_of(*lines) == 15 * GIB
+    last = (launching(4, baseline=100), held(3 * GIB, 4, before=16 * GIB), ended(number=4), weighed(number=4, step=100))
+    assert need_of(*lines, *last) == with_margin(14 * GIB), "it came no further: another one like it is not worth it"

@@ -371,6 +371,8 @@ def test_a_stalled_run_without_any_beat_is_stopped_after_a_restart_too() -> None
         ((), Phase.RUNNING),
         ((Record("signal_sent", "TERM was not sent: nobody is proven to be the one to get it"),), Phase.RUNNING),
         ((Record("signal_sent", "TERM to pid 501: delivered", {"pid": 501}),), Phase.STOPPING),
+        ((Record("signal_sending", "TERM is next", {"run_id": "1-a", "pid": 501, "why": "no beat"}),), Phase.STOPPING),
+        ((Record("signal_sending", "TERM is next", {"run_id": "1-a", "pids": [501, 502]}),), Phase.STOPPING),
         ((Record("run_killing", "KILL to 501 python", {"pids": [501]}),), Phase.STOPPING),
         ((Record("run_freezing", "KILL is next", {"run_id": "1-a", "pids": [501]}),), Phase.STOPPING),
         (
@@ -381,7 +383,16 @@ def test_a_stalled_run_without_any_beat_is_stopped_after_a_restart_too() -> None
             Phase.RUNNING,
         ),
     ],
-    ids=["nothing done", "nobody asked", "asked", "killed", "stopped for its KILL", "goes on"],
+    ids=[
+        "nothing done",
+        "nobody asked",
+        "asked",
+        "to be asked",
+        "the rest to be asked",
+        "killed",
+        "stopped for its KILL",
+        "goes on",
+    ],
 )
 def test_a_stall_on_which_something_was_done_is_no_matter_of_opinion(done: tuple[Record, ...], phase: Phase) -> None:
     """The run may end by itself with 0 for that TERM: it must not count as finished, nor get a whole deadline anew."""
@@ -393,7 +404,7 @@ def test_a_stall_on_which_something_was_done_is_no_matter_of_opinion(done: tuple
     if phase is Phase.STOPPING:
         assert state.run is not None
         assert state.run.stop is not None
-        assert state.run.stop.kill_from_s == (100.0 + (0.0 if "pids" in done[-1].data else POLICY.grace_s))
+        assert state.run.stop.kill_from_s == (100.0 + (0.0 if done[-1].kind.startswith("run_") else POLICY.grace_s))
         state, plan = decide(state, Seen(now_s=101.0, shim=Shim.ENDED, end=EXIT_0), POLICY)
         assert plan.records[-1].data["cause"] == "stalled"
 

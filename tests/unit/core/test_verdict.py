@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.checks.host import AT_S, UUID, gpu, host, progress
+from tests.unit.checks.standstill import standstill
 from tests.unit.core.verdicts import TWICE
 from tests.unit.core.world import FAKED, OPEN, acknowledgement, make_beat, make_policy, make_run, member, said
 from watchdog.contract import PHASES
@@ -108,6 +109,8 @@ CASES: list[tuple[str, Kind, State, Seen, dict[str, Any]]] = [
     ("beats are late", Kind.STALLED, state_of(run=LATE_TWICE), looks(61.0, traced=(501,)), {}),
     ("late while it ends", Kind.STALLED, state_of(Phase.STOPPING, stop=stop(Cause.DRAINED)), looks(65.0), {}),
     ("steps stand still", Kind.STALLED, state_of(), looks(findings=(FAKED,)), {}),
+    ("steps stand still", Kind.STALLED, state_of(), looks(findings=(standstill("cpu works"),)), {}),
+    ("no step for long", Kind.SLOW, state_of(), looks(findings=(standstill("device works"),)), {}),
     ("stuck in the kernel", Kind.STALLED, state_of(), looks(findings=(found("run-stuck", Severity.CRITICAL),)), {}),
     (
         "stopped by a signal", Kind.STALLED, state_of(),
@@ -128,7 +131,7 @@ CASES: list[tuple[str, Kind, State, Seen, dict[str, Any]]] = [
      looks(acknowledgement=Unknown("it is torn")), {}),
     ("steps are slow", Kind.SLOW, state_of(), looks(findings=(found("throughput"),)), {}),
     ("device pages", Kind.SLOW, state_of(), looks(findings=(found("sysmem-paging"),)), {}),
-    ("no step by its log", Kind.SLOW, state_of(), looks(findings=(found("steps-frozen"),)), {}),
+    ("no step for long", Kind.SLOW, state_of(), looks(findings=(found("steps-frozen"),)), {}),
     (
         "before its first step", Kind.STARTING, state_of(run={"first_step": None}),
         looks(beat=make_beat(NOW_S - 5, run_id="7-abc", phase="load", step=None)), {},

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from tests.unit.core.world import BEATER, FAKED, make_beat, make_policy, make_run
 from watchdog.core.causes import Cause
 from watchdog.core.decide import decide
-from watchdog.core.facts import Absent, Fact, Known
+from watchdog.core.ending import FLAPS, flapping
+from watchdog.core.facts import Absent, Fact, Known, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, Request, Seen, Shim
@@ -151,7 +152,7 @@ def test_who_fakes_being_alive_is_stopped_by_two_judgments(level: int) -> None:
     assert (state.run.stop.cause, state.run.stop.faking) == (Cause.STALLED, "steps-frozen")
     assert state.run.stop.held == Terminate(BEATER), "it beats on, so that its beat is no reason to let it go on"
     assert plan.records[-1].data["cause"] == "stalled"
-    assert "steps-frozen: at step 5 for 900 s" in plan.records[-1].sentence
+    assert "steps-frozen: at step 420 for 15 min" in plan.records[-1].sentence
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,62 @@ def test_the_last_look_before_a_fake_is_asked_to_end(last: Seen, goes_on: bool) 
         assert (state.run.stop, state.run.faking_look_s) == (None, None)
     else:
         assert (state.phase, plan.actions) == (Phase.STOPPING, (Terminate(BEATER),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "goes_on"),
+    [
+        pytest.param({}, False, id="the same word"),
+        pytest.param({"step": 6}, True, id="a step"),
+        pytest.param({"tokens": 4096}, True, id="a micro-batch"),
+        pytest.param({"phase": "evaluate"}, True, id="it evaluates now"),
+    ],
+)
+def test_a_word_that_is_newer_than_the_judgment_counts(changes: dict[str, Any], goes_on: bool) -> None:
+    """Judged at 11.9, a step at 12.0, stacks over at 12.4."""
+    last = alive(12.4, make_beat(12.0, seq=999, **changes), findings=(FAKED,), judged_s=11.9, stacks_over=True)
+    state, plan = after(fakes(10.0), fakes(11.0), last)
+    assert plan.actions == (() if goes_on else (Terminate(BEATER),))
+    assert (state.phase is Phase.RUNNING) is goes_on
+
+
+def test_a_beat_that_cannot_be_read_at_the_last_look_ends_nobody() -> None:
+    last = alive(12.4, Unknown("torn"), findings=(FAKED,), judged_s=12.0, stacks_over=True)
+    state, plan = after(fakes(10.0), fakes(11.0), last)
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+
+
+def test_a_debugger_that_comes_while_the_stacks_are_kept_saves_it() -> None:
+    held = fakes(12.0, stacks_over=True, traced=(501,))
+    state, plan = after(fakes(10.0), fakes(11.0), held)
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+    assert "pid 501 is under a debugger" in plan.records[0].sentence
+    for number in range(20):
+        state, plan = decide(state, fakes(13.0 + number, traced=(501,)), make_policy())
+        assert (state.phase, plan.actions, plan.records) == (Phase.RUNNING, (), ()), "and it is told once"
+
+
+def test_a_debugger_saves_a_silent_run_at_the_last_look() -> None:
+    silent = make_beat(0.0)
+    state, _ = after(alive(61.0, silent), alive(62.0, silent))
+    assert state.phase is Phase.STOPPING
+    state, plan = decide(state, alive(62.5, silent, traced=(501,), stacks_over=True), make_policy())
+    assert (state.phase, plan.actions) == (Phase.RUNNING, ())
+
+
+def test_a_fake_that_flaps_is_not_told_to_raise_a_deadline() -> None:
+    state, now_s = run_of(2), 10.0
+    for _ in range(FLAPS):
+        assert flapping(state) is None
+        for later_s in (0.0, 1.0):
+            state, _ = decide(state, fakes(now_s + later_s), make_policy())
+        state, _ = decide(state, fakes(now_s + 2.0, findings=(), stacks_over=True), make_policy())
+        assert state.phase is Phase.RUNNING
+        now_s += 10.0
+    told = flapping(state)
+    assert told is not None
+    assert "nearly ended by steps-frozen" in told.sentence
+    assert "[deadlines]" not in told.sentence
 
 
 def test_what_a_person_asks_for_ends_a_fake_whatever_it_does_then() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tests.unit.checks.standstill import standstill
 from tests.unit.core.verdicts import judged
 from watchdog.contract import PHASES, Acknowledgement, Beat, FileDigest
 from watchdog.core.acknowledging import REFUSED
@@ -19,13 +20,12 @@ from watchdog.core.choice import Checkpoint, Choice, Refusal, conclude_choice
 from watchdog.core.choice import Known as KnownCheckpoint
 from watchdog.core.decide import TRANSITIONS, decide, launched, resumed
 from watchdog.core.facts import Absent, Fact, Known, Unknown
-from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.history import Event, History, fold
 from watchdog.core.identity import Process, ProcessId
 from watchdog.core.phase import Phase
 from watchdog.core.restore import restore, run_state
 from watchdog.core.runrecord import Expectation, RunRecord
-from watchdog.core.seen import BeatSeen, EndSeen, Gate, Request, Seen, Shim
+from watchdog.core.seen import BeatSeen, EndSeen, Gate, Request, Seen, Shim, Trouble
 from watchdog.core.smaller import halvings_for
 from watchdog.core.state import (
     Action,
@@ -54,10 +54,7 @@ OPEN = (Gate(name="memory", open=True, words="memory 4.0 ≥ 1.0 GiB"),)
 CLOSED = (Gate(name="memory", open=False, words="memory 0.50 < 1.0 GiB"),)
 SHORT = (Gate(name="memory", open=False, words="memory 0.90 < 1.0 GiB", short=True),)
 TARGET = 100
-FAKED = Finding(
-    check="steps-frozen", severity=Severity.CRITICAL, subject="steps", reason="at step 5 for 900 s",
-    remedy=Remedy.RELAUNCH,
-)  # fmt: skip
+FAKED = standstill("nobody works")
 _AT_REST = (Phase.HOLD, Phase.LEFT, Phase.FINISHED)  # where a budget that is spent leads
 
 
@@ -210,7 +207,8 @@ class Living:
     unreadable: bool = False  # its acknowledgement, for now
     suspects: int = 0  # strangers of whom nobody can tell whether they belong to it, should the shim die
     termed: bool = False
-    fakes: bool = False  # it beats, and the checks prove that it does not train
+    fakes: bool = False  # it beats, and says for long that it trains at one step
+    work: str = "nobody works"  # who works for it then, a key of standstill.WORK
 
     @property
     def lives(self) -> bool:
@@ -236,8 +234,9 @@ EVENTS = (
     "disk free", "memory short", "memory free", "drain", "stop", "relaunch", "corrupt newest", "restart", "restart",
     "stubborn", "deaf", "verifier fails", "beat file gone", "beat file back", "acknowledgement damaged",
     "acknowledgement readable", "suspect", "suspects go", "memory cached", "room made", "memory runs out", "code error",
-    "code error", "relaunch afresh", "go back", "go back", "stacks kept",
-    "kernel lets go", "device memory runs out",
+    "hand saves", "hand saves", "code error", "relaunch afresh", "go back", "go back", "stacks kept",
+    "kernel lets go", "device memory runs out", "fakes", "trains", "nobody works", "device works", "cpu works",
+    "work unseen",
 )  # fmt: skip
 
 
@@ -268,7 +267,9 @@ class World:
         self.launches_without_progress = 0
         self.quiet_from_s = self.now_s  # every grace began anew here
         self.beat_was_seen = False  # by this supervisor, of this run
-        self.proven: set[str] = set()  # runs that truly restored what they should have, and said so
+        self.proven: set[str | None] = set()  # runs that truly restored what they should have, and said so
+        self.listed: frozenset[Checkpoint] = frozenset()  # what lay there when it was chosen
+        self.trouble: Trouble | None = None
         self.rules: set[str] = set()
         self.verdict: Verdict | None = None
 
@@ -297,6 +298,8 @@ class World:
                 self.request = Request[event.upper().replace(" ", "_")]
             case "go back":
                 self.go_back()
+            case "hand saves" if living is None or not living.lives:
+                self.save_by_hand()
             case "corrupt newest":
                 self.bad |= {max(self.disk)} if self.disk else set()
             case "verifier fails":
@@ -362,6 +365,8 @@ class World:
                 living.deaf = True
             case "fakes" | "trains":
                 living.fakes = event == "fakes"
+            case "nobody works" | "device works" | "cpu works" | "work unseen":
+                living.work = event
 
     def step(self, living: Living) -> None:
         """The trainer's own order: load, acknowledge, save step 0 at a first start, then steps."""
@@ -379,7 +384,7 @@ class World:
                 self.save(living, living.step)
             return
         living.phase = "train"
-        living.step += 1
+        living.step += not living.fakes
 
     def acknowledge(self, living: Living, expected: Expectation) -> None:
         manner, self.manner = self.manner, "right"
@@ -401,6 +406,16 @@ class World:
             self.bad.discard(step)
             self.ever_saved = True
 
+    def save_by_hand(self) -> None:
+        """A person trains while no run lives, under the run lock; its bytes are as good as any."""
+        if self.policy.level == 2:
+            step = max(self.disk, default=-1) + 1
+            self.disk[step] = make_checkpoint(step, run_id=None)
+            self.bad.discard(step)
+            self.proven.add(None)
+            self.ever_saved = True
+            self.launches_without_progress = 0
+
     def restored(self, living: RunRecord | None) -> State:
         """What a supervisor that began now would make of the ledger."""
         return restore(self.history, living, self.now_s, self.policy, wall_s=self.now_s, boot_id=BOOT)
@@ -421,6 +436,7 @@ class World:
     def look(self) -> Seen:
         request, self.request = self.request, None
         gap, self.gap = self.gap, False
+        trouble, self.trouble = self.trouble, None
         if self.choice_due and self.choice is None and self.choice_error is None:
             self.choose()
             choice = None  # it comes a turn later
@@ -435,6 +451,7 @@ class World:
             room_made=self.room is True,
             stacks_over=self.stacks_over,
             request=request,
+            trouble=trouble,
         )
         living = self.living
         if living is None:
@@ -459,7 +476,7 @@ class World:
             run_lock_free=(not members) if lost else None,
             beat=beat,
             acknowledgement=word,
-            findings=(FAKED,) if living.fakes and isinstance(beat, Known) else (),
+            findings=(standstill(living.work),) if living.fakes and isinstance(beat, Known) else (),
             judged_s=self.now_s,
         )
 
@@ -481,6 +498,7 @@ class World:
         """The verifier: newest first, bad ones refused, what refused runs saved left alone."""
         refused: list[Refusal] = []
         line = self.history.line
+        self.listed = frozenset(self.disk.values())
         for step in sorted(self.disk, reverse=True):
             checkpoint = self.disk[step]
             if line.abandons(ledgers_word(checkpoint)):
@@ -513,6 +531,7 @@ class World:
         verdict = judged(before, seen, after, self.policy, launches=launches, lives=lives, last=last)
         if plan.records and self.refuses_records:
             if not (plan.actions and all(isinstance(action, Leave) for action in plan.actions)):
+                self.trouble = seen.trouble
                 return  # nothing of it is done, the state stays
         elif plan.records:
             self.record(plan.records)
@@ -543,7 +562,6 @@ class World:
                     assert not line.is_below(launch.checkpoint.step), "further back than was asked for"
                 if launch.checkpoint is None:
                     assert seen.choice.first_start
-                    assert not self.ever_saved, "a first start after a checkpoint"
             assert plan.actions[-1] is launch
         if after.phase is Phase.STOPPING and before.phase is Phase.RUNNING:
             assert after.run is not None
@@ -551,6 +569,7 @@ class World:
             if after.run.stop.faking:
                 assert self.living is not None
                 assert self.living.fakes
+                assert self.living.work == "nobody works", "ended for a standstill, and it may work"
                 assert self.verdict is not None
                 assert "steps stand still" in dict(self.verdict.pending), "stopped for what one look has seen"
                 assert seen.now_s > self.quiet_from_s, "stopped by what was seen before a gap"
@@ -642,6 +661,10 @@ class World:
             case KeepStacks():
                 self.stacks_over = False
             case Terminate():
+                run = self.state.run
+                if run is not None and run.stop is not None and run.stop.faking:
+                    assert self.living is not None
+                    assert (self.living.fakes, self.living.work) == (True, "nobody works"), "ended, and it may work"
                 self.terminate(action, seen)
             case Kill():
                 self.kill()
@@ -657,8 +680,14 @@ class World:
     def launch(self, checkpoint: Checkpoint | None) -> None:
         if self.refuses_records:
             return
+        there = frozenset(self.disk.values())
+        if self.policy.level == 2 and (there - self.listed or not {checkpoint} <= {*there, None}):
+            self.trouble = Trouble(words="saved since the checkpoints were verified", passing=True)
+            return  # as is looked at under the run lock
         number = self.history.last_number + 1
         baseline = -1 if checkpoint is None else checkpoint.step
+        if self.policy.level == 2 and checkpoint is None:
+            assert not self.ever_saved, "a first start after a checkpoint"
         if checkpoint is not None:
             assert checkpoint.step not in self.bad or self.disk.get(checkpoint.step) == checkpoint
         expectation = Expectation(
@@ -711,10 +740,11 @@ class World:
         self.left = None
         living = self.living if self.history.open_run is not None else None
         self.living, self.verdict = living, None
-        self.request = None
+        self.request = self.trouble = None
         self.choice, self.choice_error, self.choice_due = None, None, True
         self.state = self.restored(None if living is None else living.record)
-        if living is not None and self.history.line.abandons_run(living.record.run_id):
+        owed = living is not None and self.history.line.abandons_run(living.record.run_id)
+        if owed and self.state.hold is None:
             self.request = Request.RELAUNCH
         self.quiet_from_s = self.now_s
         self.beat_was_seen = False
