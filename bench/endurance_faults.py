@@ -30,9 +30,9 @@ BUDGET_WORDS = "in a row ended without a new checkpoint"  # right at any time, a
 _ASKED_S = 15.0  # so long a supervisor may leave that was asked to; a command may reach the one after it
 # A supervisor that was killed right after one of these has left the most behind.
 _NEXT = ("run_ended", "run_weighed", "run_launching", "run_beats", "run_acknowledged")
-_STOP = ("run_stopping", "stacks_kept", "signal_sent", "run_killing", "run_killed", *_NEXT[:3])
+_STOP = ("run_stopping", "stacks_kept", "signal_sending", "signal_sent", "run_killing", "run_killed", *_NEXT[:3])
 _SHIM = ("run_stopping", "run_killing", "run_killed", *_NEXT[:3])
-_ASKED = ("run_stopping", "signal_sent", *_NEXT[:3])
+_ASKED = ("run_stopping", "signal_sending", "signal_sent", *_NEXT[:3])
 _SPOILT = ("checkpoint_doubtful", "checkpoint_refused", "checkpoint_moved", *_NEXT)
 _HELD = ("hold", *_NEXT[:3])
 

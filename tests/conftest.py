@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,3 +55,41 @@ def chdir_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test runs in an empty folder of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def debugger() -> Iterator[Callable[[int], Callable[[], None]]]:
+    """`let_go = debugger(pid)`: seizes and stops the process as a debugger does, in a process of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def seize(pid: int) -> Callable[[], None]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _DEBUGGER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        started.append(process)
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if said != b"held\n":
+            pytest.skip(f"ptrace is not allowed here: {said!r}")
+        return lambda: (process.communicate(), None)[1]
+
+    yield seize
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# The kernel lets go of a traced process when its tracer ends.
+_DEBUGGER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+pid = int(sys.argv[1])
+SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+if libc.ptrace(SEIZE, pid, None, None) != 0 or libc.ptrace(INTERRUPT, pid, None, None) != 0:
+    print("refused", ctypes.get_errno(), flush=True)
+else:
+    os.waitpid(pid, WALL)
+    print("held", flush=True)
+    sys.stdin.read()
+"""

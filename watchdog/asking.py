@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchdog.contract import ContractError
-from watchdog.control import NoSupervisorError, SilentError, request, words_of_silence
+from watchdog.control import LeavingError, NoSupervisorError, SilentError, request, words_of_silence
 from watchdog.core.history import Event, fold
 from watchdog.errors import EXIT_FAILURE, EXIT_HOLD, EXIT_OK, EXIT_STOPPED, ControlError, SettingsError, StateError
 from watchdog.folders import JobFolders
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from watchdog.core.view import RunView, StatusView
 
 _SAY_EVERY_S = 10.0
+_LEAVING_S = 10.0  # so long a supervisor may take to end after it stopped answering
 
 
 def ask(folders: JobFolders, command: str, wait_s: float = 5.0, **more: Any) -> dict[str, Any]:
@@ -236,26 +237,48 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
     """End run and supervisor and wait for it. Returns the exit code."""
     folders = folders_of(settings)
     require_visible(folders)
-    try:
-        pid = living_view(folders).supervisor_pid
-        ask(folders, "stop-now" if now else "stop")
-    except SilentError as error:
-        raise not_done("stop", folders, error) from error
-    except NoSupervisorError:
-        return _stop_unsupervised(settings, folders, now=now, argv=argv)
-    started = said = time.monotonic()
+    pid: int | None = None
+    asked, until_s = False, time.monotonic() + _LEAVING_S
+    while True:
+        try:
+            pid = living_view(folders).supervisor_pid
+            asked = True  # an answer that is lost says nothing of what was asked: it is looked at below
+            ask(folders, "stop-now" if now else "stop")
+            break
+        except SilentError as error:
+            raise not_done("stop", folders, error) from error
+        except NoSupervisorError:
+            if asked and _was_stopped(folders):
+                print(f"job {settings.job.name}: stopped")
+                return EXIT_OK
+            return _stop_unsupervised(settings, folders, now=now, argv=argv)
+        except LeavingError:  # it ends, by our asking or by itself: what came of it is seen when it is gone
+            if time.monotonic() >= until_s:
+                raise
+        time.sleep(0.1)
+    started = said = answered_s = time.monotonic()
     held: str | None = None
     while True:
         try:
             view = living_view(folders)
+            answered_s = time.monotonic()
         except NoSupervisorError:
             if held is not None:
+                return EXIT_HOLD
+            if (left := _left_alive(settings, folders)) is not None:  # it may have left between two looks at it
+                print(f"HOLD: {left}", file=sys.stderr)
                 return EXIT_HOLD
             print(f"job {settings.job.name}: stopped")
             return EXIT_OK
         except SilentError as error:
             print(f"{words_of_silence(error.pid, error)}\nit took the stop, and goes on with it then", file=sys.stderr)
             return EXIT_FAILURE
+        except LeavingError as error:
+            if time.monotonic() - answered_s >= _LEAVING_S:
+                print(f"{error}\nit took the stop, and has not ended", file=sys.stderr)
+                return EXIT_FAILURE
+            time.sleep(0.1)
+            continue
         except ControlError as error:
             print(error, file=sys.stderr)
             return EXIT_FAILURE
@@ -271,6 +294,18 @@ def stop_job(settings: Settings, *, now: bool, argv: list[str]) -> int:
             said = time.monotonic()
             print(f"still {view.state} after {duration(said - started)}: {view.sentence}", file=sys.stderr)
         time.sleep(0.1)
+
+
+def _left_alive(settings: Settings, folders: JobFolders) -> str | None:
+    """The hold of a run that did not end and is not seen to be gone; None: nothing of the kind. Raises StateError."""
+    view = _view_from_outside(settings, folders)
+    return view.hold_reason if view.run is not None and view.run.alive is not False else None
+
+
+def _was_stopped(folders: JobFolders) -> bool:
+    """The supervisor said that it leaves because a person asked, and no run of it is left. Raises StateError."""
+    history = fold(read_events(folders.ledger)[0])
+    return history.left is not None and history.open_run is None
 
 
 def ever_was(folders: JobFolders) -> bool:

@@ -46,7 +46,7 @@ class RunCgroups:
     def release(self, record: RunRecord, stopping: Mapping[str, Any] | None) -> None:
         """An adopted run whose KILL was begun: a supervisor that died over it may have left its cgroup frozen.
 
-        The KILL is owed and comes again, but may have to wait (for the ledger, for a debugger), and nobody waits frozen.
+        The KILL is owed and comes again, but may have to wait (for the ledger, a debugger), and nobody waits frozen.
         """
         begun = stopping is not None and stopping.get("kill_now") and stopping.get("run_id") == record.run_id
         if begun and record.cgroup is not None:

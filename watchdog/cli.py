@@ -39,9 +39,9 @@ _PRUNE_CODES = (
     "4 a supervisor or a run has the job."
 )
 _RELAUNCH_CODES = (
-    "Exit codes: 0 it has restored its checkpoint (dry run: it would be launched), 1 not within --wait, or nobody to "
-    "ask, 2 command line, or no such verified step in the folder, 3 hold, finished, or a step that cannot be verified "
-    "now (dry run: it would not be launched), 4 held, 5 stopped."
+    "Exit codes: 0 it has restored its checkpoint (dry run: it would be launched), 1 not within --wait, it died at "
+    "once, or nobody to ask, 2 command line, or no such verified step in the folder, 3 hold, finished, or a step that "
+    "cannot be verified now (dry run: it would not be launched), 4 held, 5 stopped."
 )
 _EXIT_CODES = "Exit codes: 0 finished or answered, 1 failure of our own, 2 configuration, 3 hold, 4 held, 5 stopped."
 
@@ -78,7 +78,13 @@ def _existing(config: Path | None, job: str | None, *, acts: bool = False) -> Se
     settings = _settings(config, job)
     if job is not None:
         require_known(settings)
-    meant = which_job(settings, acts=acts) if job is None else None
+
+    def busy(names: list[str]) -> list[str]:
+        from watchdog.jobseen import is_busy
+
+        return [name for name in names if is_busy(_settings(config, name))]
+
+    meant = which_job(settings, None if acts else busy) if job is None else None
     return settings if meant is None else _settings(config, meant)
 
 
@@ -103,6 +109,13 @@ def _others(config: Path | None, job: str | None, settings: Settings) -> list[Se
     return [_settings(config, name) for name in names]
 
 
+def _show(lines: list[str], hang: int = 12) -> None:
+    """For people: long lines are broken on a terminal, under the words behind the label."""
+    from watchdog.wrapping import width_of, wrapped
+
+    print("\n".join(wrapped(lines, width_of(sys.stdout), hang)))
+
+
 def _typed() -> list[str]:
     """What a person typed, as others are shown it: a detached supervisor was started by `python -c`."""
     return ["watchdog", *(argument for argument in sys.argv[1:] if argument != "--detached")]
@@ -125,6 +138,8 @@ def run(
     """Supervise a job until it is finished. Without a configuration: the built-in default job."""
     if on_hold not in ("exit", "wait"):
         raise SettingsError(f"--on-hold {on_hold}: must be exit or wait")
+    if (not command and sys.argv[-1:] == ["--"]) or (command and not command[0].strip()):
+        raise SettingsError("no command follows --: name the trainer's (is a variable empty?), or leave -- out")
     settings = _settings(config, job, command)
     if detach and not detached:
         from watchdog.running import detach as go
@@ -145,7 +160,7 @@ def status(config: ConfigOption = None, job: JobOption = None, as_json: JsonOpti
     if as_json:
         print(json.dumps(status_record(view), indent=1, allow_nan=False))
     else:
-        print("\n".join(status_lines(view)))
+        _show(status_lines(view))
 
 
 @app.command(epilog=_RELAUNCH_CODES)
@@ -185,7 +200,7 @@ def relaunch(
     if as_json:
         print(json.dumps(plan_record(plan.view, wish, plan.plan, plan.exit_code), indent=1, allow_nan=False))
     else:
-        print("\n".join(plan_lines(plan.view, plan.plan)))
+        _show(plan_lines(plan.view, plan.plan))
     _leave(plan.exit_code)
 
 
@@ -197,14 +212,20 @@ def stop(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show who would be asked and ended, and what is kept.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan of a dry run, for machines.")] = False,
 ) -> None:
     """End the run (it saves first) and its supervisor; the job goes on with the next `watchdog run`."""
+    if as_json and not dry_run:
+        raise SettingsError("--json: it is the plan of a dry run; add --dry-run")
     if dry_run:
         from watchdog.rehearsing import dry_stop
-        from watchdog.render_relaunch import stop_lines
+        from watchdog.render_relaunch import stop_lines, stop_record
 
-        view, plan, code = dry_stop(_existing(config, job), now=now)
-        print("\n".join(stop_lines(view, plan)))
+        view, plan, code = dry_stop(_existing(config, job, acts=True), now=now)
+        if as_json:
+            print(json.dumps(stop_record(view, plan, code, now=now), indent=1, allow_nan=False))
+        else:
+            _show(stop_lines(view, plan))
         _leave(code)
     from watchdog.asking import stop_job
 
@@ -262,7 +283,8 @@ def diagnose(
         print(json.dumps(render_diagnose.to_json(diagnosis, options), indent=1, allow_nan=False))
     else:
         colour = render_diagnose.wants_colour(sys.stdout, os.environ)
-        print(render_diagnose.human(diagnosis, colour=colour, everything=everything or bool(check), options=options))
+        told = render_diagnose.human(diagnosis, colour=colour, everything=everything or bool(check), options=options)
+        _show(told.split("\n"), hang=10)
     _leave(diagnosis.exit_code)
 
 
@@ -342,7 +364,7 @@ def incidents(
     number: Annotated[int | None, typer.Argument(metavar="[ID]", help="Which one, as the list names it.")] = None,
     config: ConfigOption = None,
     job: JobOption = None,
-    as_json: JsonOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one JSON object a line.")] = False,
 ) -> None:
     """What ended, stalled or was held: why, what was done, the proof, and the time it cost. Secrets are masked."""
     from watchdog import render_incidents
@@ -359,14 +381,15 @@ def incidents(
     elif what == "list":
         print("\n".join(render_incidents.listing(found, job_options(settings))))
     elif found:
-        print("\n\n".join("\n".join(render_incidents.report(each, origin)) for each in found))
+        reports = ["\n".join(render_incidents.report(each, origin)) for each in found]
+        _show("\n\n".join(reports).split("\n"))
     else:
         print("\n".join(render_incidents.listing(found, job_options(settings))))
 
 
 @app.command(epilog="Exit codes: 0 each ended as it should, 1 one did not or none could be made, 2 no such drill.")
 def drill(
-    fault: Annotated[str, typer.Argument(help="One of --list, or all.")] = "all",
+    faults: Annotated[list[str] | None, typer.Argument(metavar="[FAULT]...", help="Of --list; else all.")] = None,
     phase: Annotated[str | None, typer.Option("--phase", help="When it strikes, instead of the usual phase.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="The faults there are, and which this host can run.")] = False,
     trainer: Annotated[str, typer.Option(help="What is harmed: quick, or bundled (needs torch).")] = "quick",
@@ -379,7 +402,7 @@ def drill(
         print(json.dumps(report.listing_record(), indent=1) if as_json else "\n".join(report.listing()))
         return
     trained = report.trainer(trainer)
-    pairs = report.chosen(fault, phase, trained)
+    pairs = report.chosen_of(faults or ["all"], phase, trained)
     _leave(report.perform(pairs, trained, as_json=as_json, say=report.say_on_terminal))
 
 

@@ -86,12 +86,24 @@ class EndEyes:
             self.awaiting = False
         words = words or LastWords()
         seen = classify(
-            Evidence(record=record, beat_pid=beat_pid, failure=words.failure, log=words.log, kernel=kernel, ours=ours)
+            Evidence(
+                record=record,
+                beat_pid=beat_pid,
+                failure=words.failure,
+                log=words.log,
+                kernel=kernel,
+                ours=ours,
+                memory=self._memory(),
+            )
         )
         whole = over and not self.awaiting and not (well and ours)
         kept = self._kept(watch, left or LastWords(), beat) if whole else {}
         said, error, fault = (hidden(text, self._secrets) for text in (seen.words, seen.error, seen.fault))
         return dataclasses.replace(seen, words=said or "", error=error, fault=fault, left=kept)
+
+    def _memory(self) -> tuple[int, int] | None:
+        memory = None if self._last is None else self._last.memory
+        return (memory.value.available_bytes, memory.value.total_bytes) if isinstance(memory, Known) else None
 
     def _kept(self, watch: RunWatch, left: LastWords, beat: Beat | None) -> dict[str, Any]:
         """What the record of this end keeps of it."""

@@ -41,6 +41,10 @@ class SilentError(ControlError):
         self.pid = pid
 
 
+class LeavingError(ControlError):
+    """The connection ended without an answer: whoever listened is probably ending. What was asked may be done."""
+
+
 class OutOfReachError(ControlError):
     """We may not look, or not speak: nothing is known of who is there."""
 
@@ -72,7 +76,8 @@ def request(path: Path, message: Message, timeout_s: float = 5.0) -> Message:
     """Send one message to the supervisor behind `path` and return its answer.
 
     Raises NoSupervisorError when nobody listens there, SilentError when there is no answer within `timeout_s` (what
-    was asked is then not done), OutOfReachError without permission, ControlError for everything else.
+    was asked is then not done), LeavingError when the connection ends before it, OutOfReachError without permission,
+    ControlError for everything else.
     """
     return request_and_pid(path, message, timeout_s)[0]
 
@@ -106,6 +111,8 @@ def request_and_pid(path: Path, message: Message, timeout_s: float = 5.0) -> tup
         ) from error
     except PermissionError as error:
         raise _out_of_reach(path, error) from error
+    except ConnectionError as error:
+        raise LeavingError(f"talking to the supervisor behind {path} failed: {error.strerror or error}") from error
     except OSError as error:
         raise ControlError(f"talking to the supervisor behind {path} failed: {error.strerror or error}") from error
     try:
@@ -175,5 +182,5 @@ def _receive_line(connection: socket.socket, deadline_s: float) -> bytes:
         if len(received) > ANSWER_LIMIT_BYTES:
             raise ControlError(f"the supervisor's answer is longer than {ANSWER_LIMIT_BYTES} bytes")
     if not received:
-        raise ControlError("the supervisor closed the connection without an answer: it is probably ending")
+        raise LeavingError("the supervisor closed the connection without an answer: it is probably ending")
     return bytes(received)

@@ -14,6 +14,7 @@ from watchdog.settings import Settings
 
 NEVER = "never started"
 _ASK_S = 2.0
+_OVER = ("finished", "stopped", NEVER)
 
 
 def job_seen(settings: Settings) -> JobSeen:
@@ -30,6 +31,18 @@ def job_seen(settings: Settings) -> JobSeen:
         return of_view(view, start_command(settings) if view.supervisor_pid is None else "")
     except (StateError, ControlError, OSError, ValueError) as error:  # ValueError: a path in the ledger that is none
         return not_seen(settings, str(error))
+
+
+def is_busy(settings: Settings) -> bool:
+    """Whether a question without a name may mean this job: it runs, waits or is held, or that cannot be told."""
+    from watchdog.asking import status_of
+
+    try:
+        view = status_of(settings, _ASK_S)
+    except (StateError, ControlError, OSError, ValueError):
+        return True
+    alive = view.run is not None and view.run.alive is not False
+    return alive or view.supervisor_pid is not None or view.state not in _OVER
 
 
 def not_seen(settings: Settings, why: str) -> JobSeen:

@@ -2,8 +2,8 @@
 
 The writer has a thread of its own and a deadline: what could not be recorded is not done (`RecordingError`). A full
 disk first releases a 1 MiB ballast file that is kept for this. Opening closes a torn last line; garbage in the
-middle is passed over and counted, never removed. One in which no line is a record is not used at all: what the job
-came to, a hold perhaps, is not known then.
+middle is passed over, counted and told, never removed. One that begins with what is no record is not used at all: what
+the job came to, a hold perhaps, is not known then.
 Refuses to interpret: core/history.py folds the events.
 """
 
@@ -30,6 +30,8 @@ from watchdog.errors import RecordingError, StateError
 BALLAST_BYTES = 1024 * 1024
 LINE_LIMIT_BYTES = 256 * 1024
 END_BYTES = 2 * LINE_LIMIT_BYTES  # holds the last record whole, however long it is
+_SHORTEST_BYTES = 100  # no record of ours is shorter: less garbage took the place of none
+_BEGINS = b'{"seq": '  # as every line of ours
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -60,33 +62,46 @@ def _moment(value: object) -> float | None:
 
 
 class Reading(NamedTuple):
-    """All events in order, how many lines were none, and `damage`: why what came last is not known, in words."""
+    """All events in order, how many lines were none, and `damage`: why a part of it is not known, in words.
+
+    `from_the_start`: what cannot be understood stands before every record.
+    """
 
     events: tuple[Event, ...]
     bad: int
     damage: str
+    from_the_start: bool = False
 
 
 def read_events(path: Path) -> tuple[tuple[Event, ...], int]:
     """All events in order, and how many lines were none. A missing file has none.
 
-    Raises StateError for one that cannot be read, or of which nothing can be understood.
+    Raises StateError for one that cannot be read, or whose beginning, or nothing of which, can be understood.
     """
-    events, bad, damage = read_ledger(path)
-    if damage and not events:
+    events, bad, damage, from_the_start = read_ledger(path)
+    if damage and from_the_start:
         raise StateError(f"{damage}; bring back a copy of it, or move it away to begin anew")
     return events, bad
 
 
-def read_ledger(path: Path, last_bytes: int | None = None) -> Reading:
-    """What the ledger holds, and whether its end can be understood. A missing file is an empty one. Raises StateError.
+def _is_torn(line: bytes) -> bool:
+    """As a crash of ours leaves a line: cut off, or with zeros where the disk did not get to what was written."""
+    head = line.rstrip(b"\n").strip(b"\0")[: len(_BEGINS)]
+    return len(line) <= LINE_LIMIT_BYTES and head == _BEGINS[: len(head)]
 
-    A crash of ours leaves one torn line, without an end: whole lines behind the last record that are none, or a first
-    line that does not begin as one, are somebody else's work. `last_bytes`: only so much of its end is read.
+
+def read_ledger(path: Path, last_bytes: int | None = None) -> Reading:
+    """What the ledger holds, and what of it cannot be understood. A missing file is an empty one. Raises StateError.
+
+    A crash of ours leaves one torn line, without an end until the next record: whole lines behind the last record that
+    are none, a first line that does not begin as one, or more in the middle than such lines, are somebody else's work.
+    `last_bytes`: only so much of its end is read.
     """
     events: list[Event] = []
     bad, at_byte = 0, 0
     lost: int | None = None  # where the lines without sense begin that no record follows
+    strange, strange_bytes = 0, 0  # those since the last record that no crash of ours left: where, and how many bytes
+    gaps: list[tuple[int, int, bool]] = []  # where such began, how many bytes, and whether no record stands before it
     try:
         with open_regular(path) as file:
             if last_bytes is not None and (skipped := os.fstat(file.fileno()).st_size - last_bytes) > 0:
@@ -97,10 +112,16 @@ def read_ledger(path: Path, last_bytes: int | None = None) -> Reading:
                     continue
                 event = parse_line(line)
                 if event is not None:
+                    if strange_bytes >= _SHORTEST_BYTES:
+                        gaps.append((strange, strange_bytes, not events))
+                    strange_bytes = 0
                     events.append(event)
                     lost = None
                     continue
                 bad += 1
+                if not _is_torn(line):
+                    strange = strange if strange_bytes else begins
+                    strange_bytes += len(line)
                 torn = not line.endswith(b"\n") and (events or line.startswith(b"{"))
                 if lost is None and not torn:
                     lost = begins
@@ -114,7 +135,13 @@ def read_ledger(path: Path, last_bytes: int | None = None) -> Reading:
             f"the ledger {path} cannot be understood (byte {lost} of {at_byte} and what follows is no record): what "
             "became of the job, a hold too, is not known"
         )
-    return Reading(tuple(events), bad, damage)
+    elif gaps:
+        at, many, _ = gaps[-1]
+        damage = (
+            f"the ledger {path} cannot be understood (byte {at} of {at_byte} on: {many} bytes in the middle of the "
+            "ledger are no records): what stood there, a hold too, is not known"
+        )
+    return Reading(tuple(events), bad, damage, not events or any(first for _, _, first in gaps))
 
 
 class Ledger:

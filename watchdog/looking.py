@@ -21,6 +21,7 @@ from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, Seen, Shim
 from watchdog.core.state import State
 from watchdog.folders import JobFolders
+from watchdog.leftover import stopped_shim
 from watchdog.opening import run_lock_holders, run_lock_is_free
 
 # How often the whole process table is read for a run that seems well. A young run starts its helpers, and whoever was
@@ -108,7 +109,7 @@ class RunEyes:
             self._ends.remember()
         doubted = state.run is not None and (state.run.stale_looks > 0 or state.run.faking_look_s is not None)
         closely = state.phase is not Phase.RUNNING or doubted
-        members, unclear, lock_free = self._members_of(watch, shim, seen.now_s, closely=closely)
+        members, unclear, lock_free = self._members_of(watch, shim, seen.now_s, closely=closely, led=leader_alive)
         holders = run_lock_holders(str(self._folders.run_lock), self._clock) if lock_free is False else None
         return dataclasses.replace(
             seen,
@@ -120,6 +121,7 @@ class RunEyes:
             members=members,
             unclear=unclear,
             traced=watch.traced(members) if closely else (),
+            shim_stopped=stopped_shim(watch) if shim is Shim.ALIVE and (closely or not leader_alive) else None,
             run_lock_free=lock_free,
             beat=beat,
             acknowledgement=acknowledgement,
@@ -135,16 +137,29 @@ class RunEyes:
             return Unknown(str(error))
 
     def _members_of(
-        self, watch: RunWatch, shim: Shim, now_s: float, *, closely: bool
+        self, watch: RunWatch, shim: Shim, now_s: float, *, closely: bool, led: bool
     ) -> tuple[tuple[Process, ...], tuple[Process, ...], bool | None]:
-        """(members, unclear, run lock free). The table is read now and then, or when every member matters."""
+        """(members, unclear, run lock free). The table is read now and then, or when every member matters.
+
+        Where it cannot be read: those of the last look, and nothing of the lock, so that no run is gone by that.
+        """
+        try:
+            return self._read_members(watch, shim, now_s, closely=closely, led=led)
+        except OSError as error:
+            self._doubt(f"the processes of run {watch.record.number} cannot be read: {error}")
+            return self._members, (), None
+
+    def _read_members(
+        self, watch: RunWatch, shim: Shim, now_s: float, *, closely: bool, led: bool
+    ) -> tuple[tuple[Process, ...], tuple[Process, ...], bool | None]:
         if shim is Shim.LOST:
             orphans = watch.orphans(self._folders.run_lock)
             free = run_lock_is_free(self._folders) if not orphans.ours else None
             return orphans.ours, orphans.unclear, free
         if shim is not Shim.ALIVE:
             return (), (), None
-        every_s = _MEMBERS_EVERY_S if now_s - self._began_s > _YOUNG_S else _MEMBERS_OF_YOUNG_EVERY_S
+        calm = led and now_s - self._began_s > _YOUNG_S  # without its leader it is known by who is left
+        every_s = _MEMBERS_EVERY_S if calm else _MEMBERS_OF_YOUNG_EVERY_S
         if closely or now_s - self._members_s >= every_s:
             self._members, self._members_s = watch.members(), now_s
         return self._members, (), None

@@ -75,8 +75,11 @@ class Milestones:
             if span is not None and span.number is not None:
                 kind = "run_recovered"
                 now_s = account.now_s if progress.heard_s is None else self._at(first.at_s)
+                again, high = f"training again at step {first.step}", account.high_step
+                if run.level < 2 and high is not None and first.step is not None and first.step <= high:
+                    again = f"started over at step {first.step}, where step {high} was reached before"  # no checkpoints
                 words = (
-                    f"training again at step {first.step}, {duration(max(0.0, now_s - span.began_s))} after the last "
+                    f"{again}, {duration(max(0.0, now_s - span.began_s))} after the last "
                     f"sign of life: watchdog incidents show {span.number}"
                 )
             records.append(Record(kind, words, data))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from watchdog.collectors.filesystems import filesystem_of, has_true_flock
@@ -83,11 +85,11 @@ class WhichJobError(SettingsError):
     """Several jobs could be meant."""
 
 
-def which_job(settings: Settings, *, acts: bool) -> str | None:
+def which_job(settings: Settings, busy: Callable[[list[str]], list[str]] | None) -> str | None:
     """The name of the job that is meant when none was named; None: the settings' own.
 
     `watchdog run -- python train.py` makes a job called "train"; a plain `watchdog status` afterwards means that one.
-    Raises SettingsError where it would be a guess: among several that are not the default one, or before acting.
+    `busy`: which of several run, are held or wait; None before acting, where nobody guesses. Raises WhichJobError.
     """
     if settings.job.name != DEFAULT_JOB or settings.config_file is not None:
         return None
@@ -96,6 +98,7 @@ def which_job(settings: Settings, *, acts: bool) -> str | None:
         return None
     if len(jobs) == 1:
         return jobs[0]
-    if DEFAULT_JOB in jobs and not acts:
-        return None
+    if busy is not None and len(alone := busy(jobs)) == 1:
+        print(f"job {alone[0]} (of {len(jobs)}: {', '.join(jobs)}; --job chooses)", file=sys.stderr)
+        return alone[0]
     raise WhichJobError(f"which job? There are {', '.join(jobs)}: add --job NAME")

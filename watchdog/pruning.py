@@ -184,7 +184,9 @@ def _record(ledger: Ledger, record: Record) -> None:
 def _told(
     settings: Settings, folders: JobFolders, found: Plan, done: tuple[_Done, ...], not_done: str, code: int = EXIT_OK
 ) -> Report:
-    lines = [_line("keep", each.held.size_bytes, f"{what(each)} · {each.why}") for each in found.kept]
+    # Before a long list of what would go, and not behind it: nobody must take it for what has gone.
+    lines = [f"nothing was done ({not_done}); what would stay and go:"] if not_done and found.deletions else []
+    lines += [_line("keep", each.held.size_bytes, f"{what(each)} · {each.why}") for each in found.kept]
     freed = sum(each.freed_bytes or 0 for each in done)
     failed = [each for each in done if each.freed_bytes is None]
     if done:
@@ -202,10 +204,8 @@ def _told(
             lines.append(f"nothing   {found.why_not or kept}")
     others = _others(folders, {each.held.name for each in (*found.kept, *found.deletions)})
     lines += [_line("left", size_bytes, f"{name} · not deleted by the watchdog") for name, size_bytes in others]
-    if not_done and found.deletions:
-        lines.append(f"nothing was done ({not_done})")
-        if not_done == "dry run":
-            lines.append(f"next      watchdog prune{job_options(settings)}")
+    if not_done == "dry run" and found.deletions:
+        lines.append(f"next      watchdog prune{job_options(settings)}")
     code = code if found.deletions or done else EXIT_OK
     record = {
         "dry_run": not_done == "dry run",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from watchdog.asking import ask, ever_was, how_to_start, living_view, not_done
 from watchdog.control import NoSupervisorError, SilentError
 from watchdog.core.branching import NO_REASON, branched, refusal_of, said_by
+from watchdog.core.choice import NONE_LEFT
 from watchdog.core.following import End, Following, Told, heard, seen
 from watchdog.core.history import Event, History, fold
 from watchdog.core.relaunchplan import FINISHED, Wish
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.1
 _PID_LOOKS = 20
+_TOLD_CHARACTERS = 120  # of a hold that is lifted
 _EXIT_INTERRUPTED = 130
 _BLOCK_BYTES = 1024 * 1024
 
@@ -132,12 +134,16 @@ def _in_the_ledger(settings: Settings, folders: JobFolders, argv: list[str], wis
             living, unseen = _living(folders, history, host)
             if history.finished is not None and history.hold is None and wish.step is None:
                 return Asked(words=f"{job}: {FINISHED}", by_supervisor=False, code=EXIT_HOLD)
+            in_vain = history.hold is not None and wish.step is None and living is None
+            if in_vain and _none_left(settings, folders, history):
+                words = f"{job}: the hold stays, nothing could be launched: {NONE_LEFT}"
+                return Asked(words=words, by_supervisor=False, code=EXIT_HOLD)
             done = []
             if wish.step is not None:
                 done.append(_go_back(settings, folders, ledger, history, wish.step, why))
             if history.hold is not None:
                 ledger.record("lifted", "the hold is lifted by a person")
-                done.append(f"the hold is lifted ({mask_text(history.hold)})")
+                done.append(f"the hold is lifted ({_beginning(mask_text(history.hold))})")
             elif wish.afresh and (history.failures or history.host_failures):
                 counted = {"failures": history.failures, "host_failures": history.host_failures}
                 ledger.record("budget_reset", "the failures that were counted are forgotten by a person", **counted)
@@ -170,6 +176,23 @@ def _living(folders: JobFolders, history: History, host: Host) -> tuple[RunRecor
         return None, ""
     with contextlib.closing(watch):
         return (watch.record if watch.shim() in (Shim.STARTING, Shim.ALIVE, Shim.LOST) else None), ""
+
+
+def _beginning(words: str) -> str:
+    """Enough to know it by: `watchdog status` told it whole before."""
+    return words if len(words) <= _TOLD_CHARACTERS else f"{words[: _TOLD_CHARACTERS - 1]}…"
+
+
+def _none_left(settings: Settings, folders: JobFolders, history: History) -> bool:
+    """A hold that is lifted for nothing: the next supervisor would come to the same one. Raises StateError."""
+    if settings.job.level < 2 or not history.knew_checkpoint:
+        return False
+    from watchdog.checkpoints.catalogue import find_candidates
+
+    try:
+        return not find_candidates(folders.checkpoints)
+    except OSError:
+        return False  # what cannot be read now may be when the next supervisor looks
 
 
 def _owe(ledger: Ledger, living: RunRecord, *, of_step: bool) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from watchdog.contract import decode_number, encode_number
-from watchdog.core.figures import gib
+from watchdog.core.figures import sized
 from watchdog.core.limits import GPU_MEMORY_NEED_BYTES
 from watchdog.core.smaller import in_words
 from watchdog.core.view import CollectorView, DeviceView, FindingView, GateView, RunView, StatusView, VerdictView
@@ -54,7 +54,9 @@ def live_line(view: StatusView) -> str:
     if view.state == "backoff" and view.next_launch_s is not None:
         return f"{'wait':<9} next run in {duration(view.next_launch_s)}"
     since_s = 0.0 if view.since_wall_s is None else view.now_wall_s - view.since_wall_s
-    if view.state in ("gating", "weighing") and since_s > 3 and not view.waiting_for:
+    if view.state in ("gating", "weighing") and since_s > 3:
+        if view.waiting_for:
+            return f"{'gate':<9} waits for {duration(since_s)} now: {view.waiting_for}"
         return f"{'choose':<9} reading checkpoints back, for {duration(since_s)} now"
     if run is None or not run.alive:
         return ""
@@ -154,10 +156,10 @@ def status_lines(view: StatusView) -> list[str]:
         if view.memory_need_bytes is not None:
             kind = "GPU job" if view.memory_need_bytes == GPU_MEMORY_NEED_BYTES else "job"
             who = "the job states" if view.memory_need_stated else f"by default a {kind} is taken to need"
-            need = f", {who} {gib(view.memory_need_bytes)} GiB"
+            need = f", {who} {sized(view.memory_need_bytes)}"
             if view.memory_need_why:
-                need = f", {gib(view.memory_need_bytes)} GiB needed: {view.memory_need_why}"
-        lines.append(f"{'memory':<11} {gib(view.memory_available_bytes)} GiB available{need}")
+                need = f", {sized(view.memory_need_bytes)} needed: {view.memory_need_why}"
+        lines.append(f"{'memory':<11} {sized(view.memory_available_bytes)} available{need}")
     if view.sentence:
         lines.append(f"{'last':<11} {view.sentence}")
     lines.append(f"{'files':<11} checkpoints {view.checkpoints}")

@@ -14,6 +14,7 @@ from watchdog.render import duration, ettr_words, harmless
 _WIDTH = 11
 _DIGEST_SHOWN = 12
 _NUMBERS = 6
+_LONG, _SAME = 60, "(the same, see above)"
 
 
 def listing(incidents: Sequence[Incident], options: str) -> list[str]:
@@ -62,7 +63,7 @@ def report(incident: Incident, origin: Origin | None = None) -> list[str]:
         lines += [f"{'':<{_WIDTH}}   {harmless(line)}" for line in source.lines]
     for number, words in enumerate(incident.also_standing):
         lines += _row("" if number else "standing", f"also, from before: {harmless(words)}")
-    return lines
+    return _said_once(lines, incident)
 
 
 def record(incident: Incident, origin: Origin | None = None) -> dict[str, Any]:
@@ -77,6 +78,23 @@ def lost_words(lost_s: Mapping[str, float]) -> str:
     """`detection 0.2 s · proof 0.3 s`: what took any time at all."""
     parts = [f"{name} {duration(seconds)}" for name, seconds in lost_s.items() if seconds >= 0.05]
     return " · ".join(parts) or "no part of it took a tenth of a second"
+
+
+def _said_once(lines: list[str], incident: Incident) -> list[str]:
+    """A long error is quoted whole where it is told first; further down it is the same."""
+    texts = {harmless(words) for words in (incident.words, *(end.words for end in incident.ends)) if words}
+    for text in sorted(texts, key=len, reverse=True):
+        if len(text) < _LONG:
+            continue
+        told = False
+        for number, line in enumerate(lines):
+            if text not in line:
+                continue
+            first, rest = line.split(text, 1) if not told else ("", line)
+            kept = first + text if not told else ""
+            lines[number] = kept + rest.replace(text, _SAME)
+            told = True
+    return lines
 
 
 def _row(title: str, words: str) -> list[str]:

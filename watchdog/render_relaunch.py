@@ -45,6 +45,24 @@ def stop_lines(view: StatusView, plan: StopPlan) -> list[str]:
     return lines
 
 
+def stop_record(view: StatusView, plan: StopPlan, exit_code: int, *, now: bool) -> dict[str, Any]:
+    """The same for machines."""
+    run = view.run
+    return {
+        "format": FORMAT,
+        "dry_run": True,
+        "exit_code": exit_code,
+        "job": view.job,
+        "state": view.state,
+        "supervisor_pid": view.supervisor_pid,
+        "saves": not now,
+        "would_stop": bool(plan.steps),
+        "why_not": [mask_text(why) for why in plan.why_not],
+        "run": None if run is None else {"number": run.number, "run_id": run.run_id, "alive": run.alive},
+        "steps": [_step(step) for step in plan.steps],
+    }
+
+
 def _who(view: StatusView) -> str:
     if view.silence is not None:
         return harmless(mask_text(view.silence))

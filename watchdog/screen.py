@@ -21,6 +21,7 @@ from watchdog.masking import mask_text
 
 LOG_LIMIT_BYTES = 4 * 1024 * 1024
 _QUEUED_LINES, _PATIENCE_S = 1000, 1.0
+_WAITS = ("wait", "gate", "choose")
 QUIET_EVERY_S = 15.0  # how often the live line is said where there is no terminal
 
 
@@ -80,6 +81,7 @@ class Screen:
         self._live = ""
         self._writer = None if quiet else _writer_for(self._out)
         self._said_live_s = -QUIET_EVERY_S
+        self._said_label = ""
         self._log: Path | None = None
 
     def log_to(self, path: Path) -> None:
@@ -112,9 +114,14 @@ class Screen:
                 self._clear()
                 self._live = text
                 self._redraw()
-        elif now_s - self._said_live_s >= QUIET_EVERY_S and text:
+        elif text and self._is_due(text, now_s):
             self._said_live_s = now_s
             self._print(text + "\n")
+
+    def _is_due(self, text: str, now_s: float) -> bool:
+        """Now and then; and at once where the job begins to wait, which a short wait would else be over before."""
+        before, self._said_label = self._said_label, text.split(" ", 1)[0]
+        return now_s - self._said_live_s >= QUIET_EVERY_S or (self._said_label in _WAITS and before != self._said_label)
 
     def end_live(self) -> None:
         """Leave the live line standing as it is."""

@@ -210,8 +210,12 @@ def from_environment(environ: Mapping[str, str], place: Place) -> tuple[Entries,
     known = {environment_name(section, key): (section, key) for section in SECTIONS for key in keys_of(section)}
     for name in sorted(set(ours) - contract.CONTRACT_ENVIRONMENT):
         if name not in known:
+            # Without what all of them begin with, which would make every name a near one.
+            bare = {each.removeprefix(contract.ENV_PREFIX): each for each in known}
+            hint = did_you_mean(name.removeprefix(contract.ENV_PREFIX), bare)
+            hint = hint.replace("mean ", f"mean {contract.ENV_PREFIX}")
             problems.append(
-                one_line(f"{name}: unknown environment variable{did_you_mean(name, known)}")
+                one_line(f"{name}: unknown environment variable{hint}")
                 + f" (names are {contract.ENV_PREFIX}SECTION__KEY)"
             )
             continue

@@ -45,6 +45,8 @@ _LABELS = {
     "checkpoint_stays": "refused",
     "signal_sending": "signal",
     "signal_sent": "signal",
+    "shim_continuing": "signal",
+    "shim_continued": "signal",
     "launch_troubled": "gate",
     "run_freezing": "kill",
     "run_killing": "kill",
@@ -73,7 +75,15 @@ _LABELS = {
 
 def label_of(kind: str, data: Mapping[str, Any], history: History) -> str:
     """The word at the beginning of a line on the screen."""
+    if kind in ("finding", "finding_over") and (data.get("stood_before") is True or history.open_run is None):
+        return "host"  # no run of ours is to blame for what was there before it
     return _LABELS.get(kind, f"run {data.get('number', history.last_number)}")
+
+
+def said_of(kind: str, sentence: str, data: Mapping[str, Any]) -> str:
+    """A record on the screen: what was over before the first look is no warning about this job."""
+    before = kind == "finding" and data.get("stood_before") is True and data.get("check") == "oom-kill"
+    return f"for information, from before this job was looked at: {sentence}" if before else sentence
 
 
 def make_view(
@@ -121,7 +131,7 @@ def make_view(
         pruned_bytes=history.pruned_bytes,
         notifications=history.notifications,
         **ettr_fields(ettr),
-        waiting_for=_closed_gates(seen) if state.phase is Phase.GATING else None,
+        waiting_for=_waits_for(state, seen, policy, now_s) if state.phase is Phase.GATING else None,
         gates=()
         if seen is None
         else tuple(GateView(name=g.name, open=g.open, words=g.words, hopeless=g.hopeless) for g in seen.gates),
@@ -167,8 +177,16 @@ def _driver_words(facts: Facts) -> str:
     return f"NVIDIA driver: {driver.value.error or driver.value.crash or 'it does not answer'}"
 
 
-def _closed_gates(seen: Seen | None) -> str | None:
-    return None if seen is None else "; ".join(gate.words for gate in seen.gates if not gate.open) or None
+def _waits_for(state: State, seen: Seen | None, policy: Policy | None, now_s: float) -> str | None:
+    """What keeps the next run from being launched; None where only its checkpoints are read back."""
+    words = [] if seen is None else [gate.words for gate in seen.gates if not gate.open]
+    if (trouble := state.troubled) is not None:
+        tried = "1 try" if trouble.tries == 1 else f"{trouble.tries} tries"
+        again = f"next try in {max(0.0, trouble.again_s - now_s):.0f} s, after {tried}"
+        words.insert(0, f"a launch that came to nothing ({trouble.words}): {again}")
+    elif not words and policy is not None and policy.level < 2:
+        words.append("the gates, which are being looked at")
+    return "; ".join(words) or None
 
 
 def _available(facts: Facts | None) -> int | None:

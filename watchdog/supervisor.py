@@ -35,6 +35,7 @@ from watchdog.core.seen import Gate, Request, Seen, Shim, Trouble
 from watchdog.core.state import (
     Action,
     Choose,
+    ContinueShim,
     KeepStacks,
     Kill,
     Launch,
@@ -58,6 +59,7 @@ from watchdog.judging import VerdictBook
 from watchdog.keeping_stacks import StackKeeper
 from watchdog.launching import launch_run
 from watchdog.learning import Learner, rule_of
+from watchdog.leftover import LeftEyes, continue_shim
 from watchdog.listening import Listener
 from watchdog.looking import RunEyes
 from watchdog.makingroom import RoomMaker, RunLives, left_to_a_person
@@ -74,7 +76,7 @@ from watchdog.retaining import Pruner
 from watchdog.screen import Screen
 from watchdog.settings import Settings
 from watchdog.signalling import Signaller, unsent
-from watchdog.statusview import host_line, label_of, make_view
+from watchdog.statusview import host_line, label_of, make_view, said_of
 from watchdog.subreaping import become_subreaper
 from watchdog.tidying import move_refused
 
@@ -146,6 +148,7 @@ class Supervisor:
         self._chooser = Chooser(policy.level, job.folders, lambda: self._history, self._record, self._say_trouble)
         self._cgroups = RunCgroups(self._note)
         self._stacks = StackKeeper(clock, self._note)
+        self._left = LeftEyes()
         self._listener = Listener(screen.detach, lambda: self.view, lambda: self._remembered, self._chooser.wish)
         self._trouble: Trouble | None = None
         self._orphans_come_to_us = False
@@ -292,7 +295,8 @@ class Supervisor:
             self._account.add(event)
         for record in records:
             if not quiet and record.kind not in _QUIET_KINDS:
-                self._screen.line(label_of(record.kind, record.data, self._history), record.sentence)
+                label = label_of(record.kind, record.data, self._history)
+                self._screen.line(label, said_of(record.kind, record.sentence, record.data))
 
     def _record_one(self, kind: str, sentence: str, **data: Any) -> None:
         self._record([Record(kind, sentence, data)])
@@ -345,7 +349,8 @@ class Supervisor:
             seen = self._eyes.look(self._watch, self._state, seen)
             self._cgroups.look(self._watch)
         self._judge(seen)
-        return dataclasses.replace(seen, findings=self._host.findings, judged_s=self._host.found_s)
+        left = self._left.look(self._watch, seen, self._host.facts, self._host.limits, self._state.run, self._policy)
+        return dataclasses.replace(seen, findings=self._host.findings, judged_s=self._host.found_s, left=left)
 
     def _judge(self, seen: Seen) -> None:
         """What the checks make of the host and of the run; an episode is told when it begins and when it is over."""
@@ -389,6 +394,9 @@ class Supervisor:
                 self._stacks.begin(self._watch, seen.members, beating)
             case Terminate() | TerminateRest():
                 self._ask_to_end(action, seen)
+            case ContinueShim():
+                assert self._watch is not None
+                continue_shim(self._watch, self._note)
             case Kill():
                 assert self._watch is not None
                 try:

@@ -48,6 +48,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "ledgerview",
                 "looking",
                 "concluding",
+                "leftover",
                 "makingroom",
                 "memorynoting",
                 "retaining",
@@ -70,7 +71,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
             }
         ),
     ),
-    ("views", frozenset({"diagnose", "lookout", "remembered", "render", "screen"})),
+    ("views", frozenset({"diagnose", "lookout", "remembered", "render", "screen", "wrapping"})),
     (
         "edges",
         frozenset({"actuators", "baselines", "collectors", "checkpoints", "ledger", "incidents", "control", "metrics"}),

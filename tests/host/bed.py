@@ -34,7 +34,7 @@ SLEEPER = [*BARE, "-c", "import time\nwhile True: time.sleep(0.05)"]
 CLOCK = SystemClock()
 
 # A supervisor that is killed right after an event of the kind was recorded, right after a run was launched, or right
-# after somebody was asked to end; or that gets no descriptor any more for a second from the launch on.
+# after somebody was asked to end; or that gets no descriptor for 1.5 s from the launch, or from that moment, on.
 _DEADLY = """
 import os, resource, signal, sys, threading
 from watchdog import launching, ledger, signalling
@@ -55,14 +55,18 @@ def launching_it(*what):
     if where == "launched":
         die()
     if where == "starving":
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        threading.Timer(1.0, resource.setrlimit, (resource.RLIMIT_NOFILE, (soft, hard))).start()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        starve()
     return child
+def starve():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    threading.Timer(1.5, resource.setrlimit, (resource.RLIMIT_NOFILE, (soft, hard))).start()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
 def asking(*whom):
     sent = terminate(*whom)
     if where == "asked":
         die()
+    if where == "starving when asked":
+        starve()
     return sent
 signalling.terminate = asking
 ledger.Ledger.record_all, launching.launch = recording, launching_it
@@ -77,8 +81,8 @@ class HostBed(Bed):
     def start_deadly(self, where: str, *words: str) -> subprocess.Popen[bytes]:
         """`watchdog run` that is killed right after it recorded an event of that kind (`kind:2`: the second one).
 
-        At "launched": right after a launch; at "asked": right after a TERM. "starving" is not killed: it gets no
-        descriptor for a second from the launch on.
+        At "launched": right after a launch; at "asked": right after a TERM. One "starving", or "starving when asked",
+        is not killed: it gets no descriptor for 1.5 s from there on.
         """
         with open(self.root / "screen.txt", "ab") as screen:
             process = subprocess.Popen(

@@ -139,6 +139,67 @@ def test_without_a_name_every_job_on_hold_is_told(tmp_path: Path) -> None:
     assert [(each["name"], each["state"]) for each in others] == [("bad", "hold")]
 
 
+def test_a_question_without_a_name_means_the_job_that_runs(tmp_path: Path) -> None:
+    """The other job was finished long ago: it is not the one that is asked about, nor is anything done by guess."""
+    assert run_here(tmp_path, "run", "--job", "done", "--", "true").returncode == 0
+    trainer = script(tmp_path, "import time\ntime.sleep(600)\n", "train.py")
+    assert run_here(tmp_path, "run", "--detach", "--job", "train", "--", *trainer).returncode == 0
+    try:
+        wait_for(lambda: "running" in run_here(tmp_path, "status", "--job", "train").stdout, "a run")
+        for words in (("status",), ("incidents",), ("logs",), ("diagnose", "--no-probe")):
+            answer = run_here(tmp_path, *words)
+            assert "job train (of 2: done, train; --job chooses)" in answer.stderr, answer
+            assert words != ("status",) or answer.stdout.startswith("job         train · "), answer
+        for words in (("stop",), ("stop", "--dry-run"), ("relaunch",), ("relaunch", "--dry-run")):
+            answer = run_here(tmp_path, *words)
+            assert (answer.returncode, "which job?" in answer.stderr) == (2, True), (words, answer)
+        # Another job on its checkpoint folder is told whose it is.
+        state = json.loads(run_here(tmp_path, "status", "--job", "train", "--json").stdout)
+        shared = {"GPUHOST_WATCHDOG_JOB__CHECKPOINTS": state["checkpoints"]}
+        answer = run_here(tmp_path, "run", "--job", "second", "--", "true", **shared)
+        assert answer.returncode == 4, answer
+        assert f"{state['checkpoints']} is already supervised, as job train, by pid {state['supervisor_pid']}" in (
+            answer.stderr
+        )
+        assert "watchdog status --job train; end it with: watchdog stop --job train" in answer.stderr
+    finally:
+        assert run_here(tmp_path, "stop", "--now", "--job", "train").returncode == 0
+    assert "which job?" in run_here(tmp_path, "status").stderr, "none is busy: it would be a guess"
+
+
+def test_the_plan_of_a_stop_for_machines(sleeper: HostBed) -> None:
+    assert "add --dry-run" in sleeper.call("stop", "--json").stderr
+    plan = strict_json(sleeper.call("stop", "--dry-run", "--json").stdout)
+    assert (plan["would_stop"], plan["steps"], plan["exit_code"]) == (False, [], 0)
+    supervisor = sleeper.start()
+    run = sleeper.run_where(lambda _run, _beat: True, "a run")
+    sleeper.wait_status(state="running")
+    plan = strict_json(sleeper.call("stop", "--dry-run", "--json").stdout)
+    assert (plan["would_stop"], plan["saves"], plan["supervisor_pid"]) == (True, True, supervisor.pid)
+    assert plan["run"]["run_id"] == run.run_id
+    assert plan["steps"][0]["name"] == "ask"
+    assert sleeper.call("stop", "--now").returncode == 0
+
+
+def test_a_relaunch_of_a_script_that_dies_at_once_is_no_launch(tmp_path: Path) -> None:
+    command = script(tmp_path, "raise ValueError('no such data')\n")
+    with make_bed(tmp_path / "bed", command, level=0, relaunch={"failures": 1, "backoff": "0.1s"}) as bed:
+        bed.start("--on-hold", "wait")
+        bed.wait_status(state="hold")
+        answer = bed.call("relaunch")
+        assert answer.returncode == 1, answer
+        assert "ValueError: no such data" in answer.stdout
+        assert bed.call("stop").returncode == 0
+
+
+def test_an_empty_command_is_not_the_built_in_job(tmp_path: Path) -> None:
+    for words in (("--",), ("--detach", "--"), ("--", ""), ("--", " ")):
+        answer = run_here(tmp_path, "run", *words)
+        assert answer.returncode == 2, (words, answer)
+        assert "is a variable empty?" in answer.stderr, (words, answer)
+    assert not (tmp_path / ".local").exists()
+
+
 def test_init(tmp_path: Path) -> None:
     """Written once, loads to the defaults, and is never overwritten."""
     answer = run_here(tmp_path, "init")

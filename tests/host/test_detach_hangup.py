@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.campaign_bed import wait_for
@@ -141,14 +141,14 @@ def test_the_interrupt_key_twice(tmp_path: Path) -> None:
         assert is_living(run.trainer, None) is None
 
 
-def test_the_interrupt_key_three_times(tmp_path: Path) -> None:
+def test_the_interrupt_key_three_times(tmp_path: Path, debugger: Callable[[int], Callable[[], None]]) -> None:
     """Left at once, though the end of the run is not proven: its shim stands still. The next supervisor proves it."""
     settings = {"stop": {"grace": "60s", "kill_wait": "60s"}}
     body = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w')\ntime.sleep(600)\n"
     settings["job"] = {"directory": str(tmp_path)}
     with make_bed(tmp_path / "bed", script(tmp_path, body), level=0, **settings) as bed, terminal(bed) as window:
         run = bed.run_where(lambda _run, _beat: (tmp_path / "deaf").exists(), "a run that is deaf to TERM")
-        os.kill(run.shim, signal.SIGSTOP)
+        let_go = debugger(run.shim)  # one that is only stopped would be sent CONT
         try:
             window.press(b"\x03")
             bed.wait_event("run_stopping")
@@ -159,7 +159,7 @@ def test_the_interrupt_key_three_times(tmp_path: Path) -> None:
             assert window.ended() == 1, bed.tell()
             assert "watchdog run adopts it" in window.shown()
         finally:
-            os.kill(run.shim, signal.SIGCONT)
+            let_go()
         assert bed.call("stop").returncode == 0
         assert len(bed.kinds("run_ended")) == 1, bed.tell()
 

@@ -193,13 +193,21 @@ def test_a_memory_cgroup_goes_with_its_drill(own_tmp: Path) -> None:
             group.rmdir()
 
 
-def test_the_lock_is_no_childs(own_tmp: Path) -> None:
+def test_the_lock_is_no_childs(own_tmp: Path, wait_until: Callable[..., object]) -> None:
     """A supervisor that outlives its drill must not keep it."""
     with contextlib.ExitStack() as cleanup:
         folder = make_folder("one", cleanup)
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     try:
         with open(folder / LOCK, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+            def taken() -> bool:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                return False
+
+            wait_until(taken, "the lock", timeout_s=2)  # the kernel closes what exec closes a moment after it is told
+            assert child.poll() is None, "it lives, and has not kept it"
     finally:
         child.communicate(b"\n")

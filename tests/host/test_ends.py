@@ -66,7 +66,7 @@ def test_memory_refused_to_a_load_is_the_hosts_fault_and_never_twice_the_same(tm
         ], bed.tell()
         assert ends[0]["cure"].startswith("make room")
         assert bed.kinds("run_ended")[0]["data"]["confidence"] == "certain"
-        assert "a fault of the host" in bed.kinds("hold")[0]["data"]["reason"]
+        assert " GiB were available: the program asks for more than there is" in bed.kinds("hold")[0]["data"]["reason"]
         assert "can't allocate memory" in bed.kinds("hold")[0]["data"]["reason"]
 
 

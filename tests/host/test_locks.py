@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -249,3 +250,14 @@ def test_a_named_pipe_in_the_place_of_a_lock_does_not_hang(tmp_path: Path) -> No
         process.communicate()
         pytest.fail("opening the lock hangs")
     assert said.startswith(("StateError", "taken"))
+
+
+def test_a_disk_that_is_mounted_read_only_is_not_a_matter_of_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StateError, match="Read-only file system; mount its disk writable, or set other folders"):
+        locks.make_control_folder(tmp_path / "x")

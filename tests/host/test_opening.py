@@ -464,6 +464,25 @@ def test_no_descriptor_to_be_had_right_after_the_launch_costs_no_run(tmp_path: P
         assert len(bed.kinds("run_launching")) == len(bed.kinds("finished")) == 1, bed.tell()
 
 
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_descriptor_to_be_had_when_it_is_killed_leaves_the_supervisor_there_to_do_it_later(tmp_path: Path) -> None:
+    with make_bed(tmp_path / "bed", script(tmp_path, DEAF), level=0, stop={"grace": "1s"}) as bed:
+        supervisor = bed.start_deadly("starving when asked")
+        run = bed.run_where(lambda run, _beat: b"deaf" in (run.folder / "output.log").read_bytes(), "a deaf run")
+        supervisor.send_signal(signal.SIGTERM)
+        wait_for(lambda: "Too many open files" in bed.screen, "word of it")
+        assert bed.ended(supervisor) == 5, bed.tell()
+        assert is_living(run.trainer, None) is None
+        assert "nobody was killed, and it is tried again" in bed.screen, bed.tell()
+
+
 def test_killed_twelve_times_at_random_moments(tmp_path: Path) -> None:
     """Now and then the trainer dies while nobody watches; the end is the undisturbed one's."""
     chance = random.Random(SEED)

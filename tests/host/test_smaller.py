@@ -91,7 +91,7 @@ def test_out_of_device_memory_it_goes_on_with_half_the_micro_batch(tmp_path: Pat
         assert [event["data"]["batch_halvings"] for event in bed.kinds("run_launching")] == [0, 1]
         assert bed.kinds("run_launching")[1]["data"]["resume_step"] == 10
         assert bed.status()["batch_halvings"] == 1
-        assert "each micro-batch is halved once" in bed.call("status").stdout
+        assert "the run is asked to halve each micro-batch once" in bed.call("status").stdout
         shown = json.loads(bed.call("incidents", "show", "1", "--json").stdout)
         acted = [moment for moment in shown["timeline"] if moment["kind"] == "batch_shrunk"]
         assert [moment["role"] for moment in acted] == ["did"], shown
@@ -151,7 +151,8 @@ def test_another_command_begins_with_the_whole_batch(tmp_path: Path) -> None:
     with bed_of(tmp_path, needed=9, shrink=4, failures=1) as bed:
         assert bed.ended(bed.start("--on-hold", "exit")) == 3, bed.tell()
         assert [each[0] for each in launched_with(tmp_path)] == [0, 1], bed.tell()
-        assert "halved twice" in bed.kinds("hold")[0]["data"]["reason"], "what a relaunch of this command would do"
+        (hold,) = bed.kinds("hold")
+        assert "halve its micro-batch twice" in hold["data"]["reason"], "what a relaunch of this command would do"
         assert bed.call("relaunch", "--no-wait").returncode == 0
         (tmp_path / "trainer_of_test.py").rename(tmp_path / "other.py")
         bed.config.write_text(bed.config.read_text().replace("trainer_of_test.py", "other.py"))

@@ -18,9 +18,13 @@ from typing import Any
 import pytest
 
 from bench.campaign_bed import wait_for
-from tests.host.bed import SLEEPER, HostBed, make_bed
+from tests.host.bed import CLOCK, SLEEPER, HostBed, make_bed
 from tests.host.test_learned_memory import _TOLD
+from watchdog.collectors.processes import this_host
+from watchdog.contract import CONTROL_FOLDER
 from watchdog.drills.job import write_data
+from watchdog.folders import JobFolders
+from watchdog.opening import open_ledger
 
 STEPS = "60"
 BY_HAND = """
@@ -157,8 +161,11 @@ def test_a_hold_over_a_suspect_is_lifted_by_nobody_but_who_asks_now(tmp_path: Pa
             assert bed.call("relaunch").returncode == 0
             for pid in (run.shim, run.trainer):
                 bed.harm(pid)
-            for _ in range(2):
-                assert bed.ended(bed.start("--on-hold", "exit")) == 3, bed.tell()
+            assert bed.ended(bed.start("--on-hold", "exit")) == 3, bed.tell()
+            folders = JobFolders(state=bed.state, checkpoints=bed.checkpoints, control=bed.checkpoints / CONTROL_FOLDER)
+            with contextlib.closing(open_ledger(folders, CLOCK, this_host())) as ledger:  # as `relaunch --from` left it
+                ledger.record("branched", "", step=0, digest="d" * 64, by="a person", why="before the hold")
+            assert bed.ended(bed.start("--on-hold", "exit")) == 3, bed.tell()
             assert str(suspect.pid) in bed.kinds("hold")[0]["data"]["reason"]
             assert not bed.kinds("lifted"), bed.tell()
             assert len(bed.kinds("run_launching")) == 1, bed.tell()

@@ -19,6 +19,7 @@ from watchdog import contract
 
 # Lives until its flag is there, and ends well then.
 _UNTIL_FLAG = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+_SHORT_WAIT = {"gate_wait": "3s"}  # a launch in trouble is tried again for so long
 
 
 def control_of(bed: HostBed) -> Path:
@@ -99,12 +100,15 @@ def test_the_run_lock_removed_under_a_run_that_the_ledger_knows(tmp_path: Path) 
 def test_the_run_lock_removed_under_a_run_that_no_record_knows(tmp_path: Path) -> None:
     """The ledger is lost as well: the lock that is held and has no name any more is all there is."""
     flag = tmp_path / "flag"
-    with make_bed(tmp_path / "bed", [*script(tmp_path, _UNTIL_FLAG), str(flag)], level=0) as bed:
+    command = [*script(tmp_path, _UNTIL_FLAG), str(flag)]
+    with make_bed(tmp_path / "bed", command, level=0, relaunch=_SHORT_WAIT) as bed:
         run = left_alone(bed)
         _control_folder(bed)
         (bed.state / "ledger.jsonl").unlink()
         assert bed.ended(bed.start("--on-hold", "exit")) == 3, bed.tell()
+        assert "back to the gates, for up to 3 s" in bed.kinds("launch_troubled")[0]["sentence"]
         reason = bed.kinds("hold")[0]["data"]["reason"]
+        assert reason.startswith("no run could be started for 3 s, tried"), reason
         assert "was removed while pid" in reason
         assert str(run.shim) in reason
         assert str(run.trainer) in reason
@@ -117,12 +121,19 @@ def test_the_run_lock_removed_under_a_run_that_no_record_knows(tmp_path: Path) -
 
 
 def test_the_run_lock_removed_under_a_trainer_that_was_started_by_hand(tmp_path: Path) -> None:
-    with counter(tmp_path / "bed", "--steps", "6") as bed:
+    with counter(tmp_path / "bed", "--steps", "6", relaunch=_SHORT_WAIT) as bed:
         control_of(bed).mkdir(parents=True)
         with holding(control_of(bed) / contract.RUN_LOCK, exclusive=True) as by_hand:
             (control_of(bed) / contract.RUN_LOCK).unlink()
-            assert bed.ended(bed.start()) == 3, bed.tell()
-            assert f"was removed while pid {by_hand.pid} holds it" in bed.kinds("hold")[0]["data"]["reason"]
+            supervisor = bed.start()
+            bed.wait_event("launch_troubled")
+            waits = bed.status()["waiting_for"]
+            assert f"was removed while pid {by_hand.pid} holds it" in waits
+            assert "next try in" in waits
+            assert bed.ended(supervisor) == 3, bed.tell()
+            reason = bed.kinds("hold")[0]["data"]["reason"]
+            assert reason.startswith("no run could be started for 3 s, tried"), reason
+            assert f"was removed while pid {by_hand.pid} holds it" in reason
             assert not bed.kinds("run_launching"), bed.tell()
             assert by_hand.poll() is None
         assert bed.call("relaunch").returncode == 0

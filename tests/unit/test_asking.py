@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from watchdog.errors import ControlError, HeldError
 from watchdog.opening import open_ledger, take
 from watchdog.places import folders_of
 from watchdog.relaunching import Wish, ask_relaunch
+from watchdog.render import status_record
 from watchdog.settings import Settings, load
 
 
@@ -135,6 +137,38 @@ def answering(settings: Settings, answer: object) -> Iterator[None]:
         thread.start()
         yield
         thread.join(20)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_supervisor_that_leaves_without_an_answer_was_stopped_all_the_same(
+    reset: bool, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It did what it was asked, and was gone before it said so: what came of it is looked at."""
+    hold(settings, ["true"])
+    path = folders_of(settings).socket
+    view = status_of(settings)
+    record = {"ok": True, "status": status_record(dataclasses.replace(view, supervisor_pid=os.getpid()))}
+    with socket.socket(socket.AF_UNIX) as listener:
+        folder = os.open(path.parent, os.O_PATH)
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+        listener.listen()
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(json.dumps(record).encode() + b"\n")
+            with listener.accept()[0] as connection:
+                connection.recv(1 if reset else 4096)  # what is not read makes the end a reset
+            with contextlib.closing(open_ledger(folders_of(settings), CLOCK, this_host())) as ledger:
+                ledger.record("supervisor_leaving", "stopped on request, the job is not finished: nothing was running")
+            path.unlink()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert stop_job(settings, now=False, argv=[]) == 0
+        thread.join(20)
+    assert capsys.readouterr().out == "job x: stopped\n"
 
 
 @pytest.mark.parametrize(

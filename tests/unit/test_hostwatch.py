@@ -289,7 +289,7 @@ def test_the_gate_takes_what_the_last_run_had_when_memory_ran_out(
         processes=processes(run=(), holders=()),
     )
     monkeypatch.setattr(watch._lookout, "poll", lambda run: roomy)
-    assert gates(watch)["memory"].words == "memory 22.9 ≥ 0.00 GiB"
+    assert gates(watch)["memory"].words == "memory 22.9 GiB ≥ 1.0 MiB"
     ran_out = HostMemory(run_id="1-a", peak_bytes=10 * GIB, ran_out=True)
     watch.remember(ran_out)
     assert gates(watch)["memory"].words == "memory 22.9 ≥ 11.2 GiB (its last run had 10.0 GiB when memory ran out)"

@@ -166,6 +166,31 @@ def test_whole_lines_behind_the_last_record_that_are_none_are_damage_and_a_torn_
     assert read_ledger(path).damage == ""
 
 
+def test_many_bytes_in_the_middle_that_are_no_records_are_damage_and_torn_lines_are_not(
+    tmp_path: Path, path: Path
+) -> None:
+    """A quiet record behind them must not hide that a hold may have stood there."""
+    ledger = open_ledger(tmp_path)
+    ledger.record("a", "")
+    ledger.close()
+    first = path.read_bytes()
+    garbage = b"\xfe" * 2000 + b"\n" + b"\xff" * 3000 + b"\n"
+    path.write_bytes(first + garbage + first)
+    for reading in (read_ledger(path), read_ledger(path, END_BYTES)):
+        assert f"cannot be understood (byte {len(first)} of {path.stat().st_size} on: 5002 bytes" in reading.damage
+        assert "a hold too" in reading.damage
+    assert len(read_events(path)[0]) == 2, "what is known before it stays known"
+    path.write_bytes(garbage + first)
+    with pytest.raises(StateError, match=r"cannot be understood \(byte 0 of"):
+        read_events(path)
+    zeros = first[:50] + b"\0" * 4000 + b"\n"  # a power failure
+    for torn in (first[:120] + b"\n", first[:120] + b"\n" + first[:3] + b"\n", b"xyz\n", zeros, b"\0" * 4000 + b"\n"):
+        path.write_bytes(first + torn + first)
+        assert read_ledger(path).damage == "", torn
+        path.write_bytes(torn + first)
+        assert len(read_events(path)[0]) == 1, torn
+
+
 def test_the_end_of_a_long_ledger_is_enough_to_see_its_damage(path: Path, ledger: Ledger) -> None:
     for _ in range(4):
         ledger.record("a", "x" * (LINE_LIMIT_BYTES - 1000))

@@ -80,6 +80,12 @@ def test_the_first_step_after_the_restored_one_is_the_recovery_and_is_told_once(
     assert "training again at step 201, 11 s after the last sign of life: watchdog incidents show 1" in record.sentence
 
 
+def test_a_run_without_checkpoints_that_begins_anew_has_started_over() -> None:
+    bench = Bench()
+    bench.look(112.0, 1, 2, run=dataclasses.replace(RUN, level=1, expectation=Expectation(fresh=False)))
+    assert "started over at step 1, where step 214 was reached before, " in bench.records[0].sentence
+
+
 def test_what_was_trained_before_is_over_at_the_first_step_beyond_it() -> None:
     bench = Bench()
     bench.look(112.0, 201)

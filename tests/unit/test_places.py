@@ -55,15 +55,15 @@ def known(base: Path, *names: str) -> None:
 
 def test_the_only_job_is_meant_by_a_command_without_a_name(tmp_path: Path) -> None:
     plain = settings(tmp_path)
-    assert which_job(plain, acts=True) is None, "nothing ever ran: the default job"
+    assert which_job(plain, None) is None, "nothing ever ran: the default job"
     (plain.state.folder / "folder").mkdir(parents=True)
-    assert which_job(plain, acts=True) is None, "a folder without a ledger is no job"
+    assert which_job(plain, None) is None, "a folder without a ledger is no job"
     known(plain.state.folder, "train")
-    assert which_job(plain, acts=True) == "train"
-    assert which_job(settings(tmp_path, job="other"), acts=True) is None, "one was named"
+    assert which_job(plain, None) == "train"
+    assert which_job(settings(tmp_path, job="other"), None) is None, "one was named"
     config = tmp_path / "w.toml"
     config.write_text("")
-    assert which_job(settings(tmp_path, config=config), acts=True) is None, "a configuration says which"
+    assert which_job(settings(tmp_path, config=config), None) is None, "a configuration says which"
 
 
 def test_a_name_that_is_no_jobs_is_an_error(tmp_path: Path) -> None:
@@ -88,16 +88,15 @@ def test_a_folder_that_cannot_be_a_job_is_none(tmp_path: Path) -> None:
     assert known_jobs(plain) == ["train"]
 
 
-def test_among_several_jobs_nothing_is_guessed(tmp_path: Path) -> None:
+def test_among_several_jobs_nothing_is_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A question means the only one that is busy, and says so; nothing is done to a job that was not named."""
     plain = settings(tmp_path)
-    known(plain.state.folder, "train", "second")
-    for acts in (True, False):
-        with pytest.raises(SettingsError, match="second, train"):
-            which_job(plain, acts=acts)
-    known(plain.state.folder, "default")
-    assert which_job(plain, acts=False) is None, "a look at the default job harms nobody"
-    with pytest.raises(SettingsError, match="default, second, train"):
-        which_job(plain, acts=True)
+    known(plain.state.folder, "train", "default")
+    for busy in (None, lambda _: [], lambda names: names):
+        with pytest.raises(SettingsError, match=r"which job.* default, train: add --job"):
+            which_job(plain, busy)
+    assert which_job(plain, lambda names: [name for name in names if name == "train"]) == "train"
+    assert "job train (of 2: default, train; --job chooses)" in capsys.readouterr().err
 
 
 def test_what_a_command_needs_to_mean_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

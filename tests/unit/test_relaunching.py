@@ -72,6 +72,26 @@ def test_a_new_budget_and_a_wait_that_is_cut_stand_in_the_ledger(settings: Setti
     assert kinds(settings) == before, "there is nothing left to forget"
 
 
+def test_a_hold_is_not_lifted_for_a_launch_that_cannot_be(tmp_path: Path) -> None:
+    """Every checkpoint is gone: lifting it would lead to the same hold, again and again."""
+    environ = {"GPUHOST_WATCHDOG_JOB__LEVEL": "2"}
+    settings = load(environ=environ, home=tmp_path, cwd=tmp_path, command=["true"], job="x")
+    with ledger_of(settings) as ledger:
+        ledger.record("checkpoint_verified", "x", step=40, digest="ab" * 32, run_id="1-a")
+        ledger.record("hold", "HOLD: why", reason="why")
+    before = kinds(settings)
+    for _ in range(2):
+        said = ask_relaunch(settings, [], Wish())
+        assert (said.code, said.by_supervisor) == (3, False)
+        assert "the hold stays, nothing could be launched" in said.words
+        assert "is its disk mounted?" in said.words
+        assert "watchdog run --new" in said.words
+        assert kinds(settings) == before
+    save(folders_of(settings).checkpoints, 40)
+    assert ask_relaunch(settings, [], Wish()).code == 0
+    assert kinds(settings)[-1] == "lifted"
+
+
 def test_a_job_of_another_level_has_no_earlier_step(settings: Settings) -> None:
     failed(settings)
     before = kinds(settings)

@@ -65,6 +65,11 @@ def test_the_live_line_says_what_is_known_and_no_more() -> None:
     bare = dataclasses.replace(VIEW, run=RunView(number=3, run_id="3-c", alive=True, leader_pid=7))
     assert live_line(bare) == "run 3     running, without beats"
     assert live_line(dataclasses.replace(VIEW, run=None)) == ""
+    waits = dataclasses.replace(
+        VIEW, run=None, state="gating", since_wall_s=VIEW.now_wall_s - 48, waiting_for="the lock: next try in 4 s"
+    )
+    assert live_line(waits) == "gate      waits for 48 s now: the lock: next try in 4 s"
+    assert "reading checkpoints back, for 48 s" in live_line(dataclasses.replace(waits, waiting_for=None))
     assert live_line(dataclasses.replace(VIEW, run=dataclasses.replace(RUN, alive=False))) == ""
 
 

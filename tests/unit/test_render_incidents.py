@@ -43,6 +43,18 @@ def test_a_recovery_in_words_that_can_be_pasted() -> None:
         assert words in text
 
 
+def test_a_long_error_is_quoted_once() -> None:
+    [incident] = incidents(killed_once().events)
+    long = "CUDA out of memory: " + "tried to allocate 512.00 MiB; " * 4
+    moments = tuple(dataclasses.replace(each, sentence=f"run 1 ended: {long}") for each in incident.timeline[:3])
+    text = "\n".join(render_incidents.report(dataclasses.replace(incident, words=long, timeline=moments)))
+    assert text.count(long.strip()) == 1
+    assert text.count("run 1 ended: (the same, see above)") == 3
+    assert render_incidents.report(incident) == [
+        line for line in render_incidents.report(incident) if "the same" not in line
+    ], "what is short is told again"
+
+
 def test_a_list_names_the_next_command_and_an_empty_one_says_so() -> None:
     assert render_incidents.listing((), "") == [
         "no incident: nothing has ended, stalled or been held that should not have"

@@ -56,6 +56,16 @@ def test_without_a_terminal_the_live_line_is_said_now_and_then() -> None:
     assert out.getvalue().splitlines() == ["step 0", "step 15", "step 30"]
 
 
+def test_without_a_terminal_a_short_wait_is_said_too() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    for second, text in enumerate(
+        ["run 1     step 1", *(f"wait      next run in {14 - n} s" for n in range(3)), "run 2     x"]
+    ):
+        screen.live(text, float(second))
+    assert out.getvalue().splitlines() == ["run 1     step 1", "wait      next run in 14 s"]
+
+
 def test_a_long_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()
     monkeypatch.setattr(module.shutil, "get_terminal_size", lambda: os.terminal_size((40, 20)))

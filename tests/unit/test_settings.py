@@ -172,6 +172,18 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(load: Load) -> None:
     assert load(b"\xef\xbb\xbf[relaunch]\r\nfailures = 7\r\n").relaunch.failures == 7
 
 
+def test_only_a_near_name_of_the_environment_is_suggested(tmp_path: Path) -> None:
+    """What all of them begin with makes none of them near."""
+
+    def said(name: str) -> str:
+        with pytest.raises(SettingsError) as caught:
+            settings.load(environ={f"GPUHOST_WATCHDOG_{name}": "1"}, home=tmp_path, cwd=tmp_path)
+        return str(caught.value)
+
+    assert "did you mean" not in said("FOO__BAR")
+    assert "did you mean GPUHOST_WATCHDOG_RELAUNCH__FAILURES?" in said("RELAUNCH__FAILURE")
+
+
 @pytest.mark.parametrize(
     ("toml", "level"),
     [

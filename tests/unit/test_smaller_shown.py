@@ -18,11 +18,12 @@ SHRUNK = Record(*smaller.shrunk(3, "3-c", "OutOfMemoryError: CUDA out of memory.
 WHOLE = Record(*smaller.whole(2))
 
 
-@pytest.mark.parametrize(("halvings", "words"), [(1, "halved once"), (2, "halved twice"), (3, "halved 3 times")])
+@pytest.mark.parametrize(("halvings", "words"), [(1, "once"), (2, "twice"), (3, "3 times")])
 def test_status_says_how_often_and_how_it_is_undone(halvings: int, words: str) -> None:
     seen = view(batch_halvings=halvings)
     (line,) = [line for line in status_lines(seen) if line.startswith("batch")]
-    assert words in line
+    assert f"the run is asked to halve each micro-batch {words} (GPUHOST_WATCHDOG_BATCH_HALVINGS={halvings})" in line
+    assert "if its trainer heeds it" in line
     assert "relaunch --force" in line
     assert view_from_record(status_record(seen)).batch_halvings == halvings
 

@@ -15,7 +15,7 @@ from tests.unit.core.world import make_beat, make_policy, make_run
 from watchdog.collectors.run import RunWatch
 from watchdog.core.facts import Absent, Device, Driver, Facts, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity, fine, unknown
-from watchdog.core.history import Event, fold
+from watchdog.core.history import Event, History, fold
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Seen, Shim
 from watchdog.core.state import State
@@ -25,7 +25,7 @@ from watchdog.hostwatch import HostWatch
 from watchdog.opening import OpenJob
 from watchdog.places import folders_of
 from watchdog.settings import load
-from watchdog.statusview import label_of, make_view
+from watchdog.statusview import label_of, make_view, said_of
 
 
 class Clock:
@@ -52,6 +52,19 @@ def test_the_label_of_a_line(kind: str, data: dict[str, int], label: str) -> Non
     launch = {"number": 9, "run_id": "9-a", "baseline_step": -1}
     history = fold([Event(seq=1, wall_s=1.0, kind="run_launching", sentence="", data=launch)])
     assert label_of(kind, data, history) == label
+
+
+def test_what_stood_before_is_the_hosts_and_no_runs() -> None:
+    """A process that the kernel killed before this job began is told, and is no warning about it."""
+    lives = History(last_number=3, open_run={"number": 3, "run_id": "3-c"})
+    assert label_of("finding", {"stood_before": True}, lives) == "host"
+    assert label_of("finding", {}, lives) == "run 3"
+    assert label_of("finding", {}, History(last_number=3)) == "host"
+    assert label_of("finding_over", {}, History()) == "host"
+    old = {"check": "oom-kill", "stood_before": True}
+    assert said_of("finding", "memory · oom-kill · 4 killed", old).startswith("for information, from before this job")
+    for data in ({"check": "oom-kill"}, {"check": "memory", "stood_before": True}):
+        assert said_of("finding", "as it is", data) == "as it is"
 
 
 def test_a_view_without_a_run() -> None:

@@ -46,7 +46,10 @@ def make_control_folder(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o755)  # whatever the umask says
     except OSError as error:
-        raise StateError(f"cannot make {folder}: {error.strerror}; check its owner, or set other folders") from error
+        mend = "check its owner, or set other folders"
+        if error.errno == errno.EROFS:
+            mend = "mount its disk writable, or set other folders"
+        raise StateError(f"cannot make {folder}: {error.strerror}; {mend}") from error
 
 
 def open_lock_file(path: Path) -> int:
@@ -154,6 +157,7 @@ def take_supervisor_lock(
     else:
         raise StateError(f"{path} is replaced faster than it can be locked; something else manages this folder")
     record = {"pid": me.pid, "start_ticks": me.start_ticks, "since_wall_s": wall_s, "since": when, "command": command}
+    record["options"] = options
     with contextlib.suppress(OSError):  # where its pid counts, for who looks from elsewhere (collectors/locks.py)
         record |= dataclasses.asdict(this_host())
     try:
@@ -180,10 +184,13 @@ def describe_holder(path: Path, options: str = "") -> str:
     if holder is not None:
         process = read_process(holder.pid)
         if process is not None and process.id == ProcessId(holder.pid, holder.start_ticks):
-            since = _since(path)
+            since, theirs = _recorded(path, "since", "an unknown time"), _recorded(path, "options", options)
+            who, another = "this job", ""
+            if _name_in(theirs) != _name_in(options):
+                who, another = f"the checkpoint folder {path.parent.parent}", f", as job {_name_in(theirs)},"
             return (
-                f"this job is already supervised by pid {holder.pid} since {since}: {holder.command}\n"
-                f"see it with: watchdog status{options}; end it with: watchdog stop{options}"
+                f"{who} is already supervised{another} by pid {holder.pid} since {since}: {holder.command}\n"
+                f"see it with: watchdog status{theirs}; end it with: watchdog stop{theirs}"
             )
     return (
         f"this job is already supervised: {path} is locked, by a process that cannot be seen from here "
@@ -191,10 +198,15 @@ def describe_holder(path: Path, options: str = "") -> str:
     )
 
 
-def _since(path: Path) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        return str(json.loads(path.read_bytes())["since"])
-    return "an unknown time"
+def _recorded(path: Path, field: str, otherwise: str) -> str:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(path.read_bytes())[field])
+    return otherwise
+
+
+def _name_in(options: str) -> str:
+    """The job that these options of a command mean."""
+    return options.partition("--job ")[2].split(" ")[0] or "default"
 
 
 class RunLock:

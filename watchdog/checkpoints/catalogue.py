@@ -51,6 +51,12 @@ class Candidate:
         return -1 if self.manifest is None else self.manifest.step
 
     @property
+    def stamp(self) -> Stamp:
+        """Of the manifest file."""
+        _, mtime_ns, size_bytes = self.signature
+        return Stamp(self.path.name, mtime_ns, size_bytes)
+
+    @property
     def claims(self) -> Known | None:
         """What the manifest says that it is, before anything was read back; None where it cannot be read."""
         manifest = self.manifest
@@ -196,7 +202,7 @@ def choose(
     followed = line if only is None else None
     ever_knew = ledger_knew or ever_had_checkpoints(folder)
     candidates = find_candidates(folder)
-    listed = frozenset(Stamp(candidate.path.name, *candidate.signature) for candidate in candidates)
+    listed = frozenset(candidate.stamp for candidate in candidates)
     # What cannot be read has no step: it may be the newest, so it is told whatever is chosen.
     for candidate in sorted(candidates, key=lambda each: each.manifest is not None):
         step = None if candidate.manifest is None else candidate.manifest.step
@@ -229,7 +235,8 @@ def choose(
         on_verified(checkpoint)
         choice = conclude_choice(chosen=checkpoint, refused=tuple(refused), ever_knew=True, line=followed)
         return dataclasses.replace(choice, listed=listed, files=files)
-    choice = conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew, line=followed)
+    nothing = not candidates
+    choice = conclude_choice(chosen=None, refused=tuple(refused), ever_knew=ever_knew, line=followed, empty=nothing)
     return dataclasses.replace(choice, listed=listed)
 
 
@@ -239,12 +246,12 @@ def _stamp(folder: Path, name: str) -> Stamp | None:
         status = os.stat(folder / name, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Stamp(name, status.st_ino, status.st_mtime_ns, status.st_size)
+    return Stamp(name, status.st_mtime_ns, status.st_size)
 
 
 def _stamps_of(candidate: Candidate) -> tuple[Stamp, ...]:
     """Its manifest and its files. Of one that cannot be looked at there is none: reading it says what is wrong."""
-    folder, stamps = candidate.path.parent, [Stamp(candidate.path.name, *candidate.signature)]
+    folder, stamps = candidate.path.parent, [candidate.stamp]
     for file in () if candidate.manifest is None else candidate.manifest.files:
         with contextlib.suppress(OSError, ValueError):
             stamp = _stamp(folder, file.name)

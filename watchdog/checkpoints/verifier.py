@@ -95,10 +95,7 @@ class Verifier:
         while True:
             number, is_choice, knowledge, only, before = self._orders.get()
             try:
-                if is_choice:
-                    found = self._choose(number, knowledge, only, before)
-                else:
-                    found = self._watch(number, knowledge)
+                found = self._choose(number, knowledge, only, before) if is_choice else self._watch(number, knowledge)
             except OSError as error:
                 found = Found(order=number, error=f"{error.filename or self._checkpoints}: {error.strerror or error}")
             except Exception as error:  # silence would leave the loop waiting for ever

@@ -39,7 +39,7 @@ def worker(facts: Facts, limits: Limits, since_s: float) -> Worker:
     processes, beat = value_of(facts.processes), value_of(facts.beat)
     if processes is None or not processes.run:
         return _unseen("the processes of the run are not seen")
-    devices = _by_devices(facts, limits)
+    devices = by_devices(facts, limits)
     if devices is not None and devices.work is Work.DEVICE:
         return devices
     if beat is None or beat.alive is not True:
@@ -63,7 +63,7 @@ def _unseen(words: str) -> Worker:
     return Worker(work=Work.UNSEEN, words=f"whether it works is not known: {words}")
 
 
-def _by_devices(facts: Facts, limits: Limits) -> Worker | None:
+def by_devices(facts: Facts, limits: Limits) -> Worker | None:
     """DEVICE, or UNSEEN; None: none of them works for the run."""
     if isinstance(facts.devices, Absent):
         return None

@@ -27,13 +27,16 @@ from watchdog.classify.log_tail import (
     signalled_worker,
     worker_pids,
 )
+from watchdog.core.advice import AMPLE
 from watchdog.core.causes import Cause
+from watchdog.core.figures import gib
 from watchdog.core.kernel import KernelKind, KernelLine
 from watchdog.core.seen import EndSeen
 
 _XID_WINDOW_S, _OOM_WINDOW_S, _AFTER_S = 600.0, 60.0, 10.0
 _OOM_CLOSE_S = 5.0  # so close to a death that it can be meant where pids cannot be compared
 _ERROR_LENGTH = 400
+_AMPLE_BYTES, _AMPLE_FRACTION = 1 << 30, 0.25  # so much left, and it was not the others who took it
 
 # From outside: a person, a service manager, a batch system. What a program does to itself (SEGV, ABRT) is not among it.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -99,6 +102,7 @@ class Evidence:
     log: str = ""  # the end of its output
     kernel: Kernel = Kernel()
     ours: bool = False
+    memory: tuple[int, int] | None = None  # host memory, (available, in total), at the last look while it lived
 
 
 def signal_name(number: int) -> str:
@@ -136,6 +140,11 @@ def classify(evidence: Evidence) -> EndSeen:
         seen = EndSeen(cause=Cause.FINISHED, words="exit 0")
     else:
         seen = _of_signal(evidence, end, end.signal) if end.signal is not None else _of_code(evidence, end)
+    if seen.cause is Cause.HOST_MEMORY and evidence.memory is not None:
+        available, total = evidence.memory
+        words = f"{seen.words}; {gib(available)} of {gib(total)} GiB were available"
+        ample = available >= max(_AMPLE_BYTES, _AMPLE_FRACTION * total)
+        seen = dataclasses.replace(seen, words=f"{words}: {AMPLE}" if ample else words)
     # What a wrapper left with may be something else than what the trainer said.
     says_data = contract.EXIT_DATA in (end.code, None if record.leader is None else record.leader.code)
     permanent = says_data and seen.cause not in _OF_THE_HOST

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import select
@@ -80,7 +81,14 @@ def _end(record: object) -> End | None:
 
 
 def read_exit(run: RunFolder) -> ExitRecord | None:
-    """The shim's exit record; None while there is none or it is being written."""
+    """The shim's exit record; None while there is none or it is being written, or where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return _exit_of(run)
+    return None
+
+
+def _exit_of(run: RunFolder) -> ExitRecord | None:
+    """The same. Raises OSError where no descriptor is to be had, which says nothing of the record."""
     try:
         record = contract.read_json(run.exit, "exit record")
         error = record["exec_error"]
@@ -91,7 +99,11 @@ def read_exit(run: RunFolder) -> ExitRecord | None:
             exec_error=None if error is None else (int(error[0]), str(error[1]), str(error[2])),
             others=tuple(end for end in map(_end, record["ended"]) if end is not None),
         )
-    except (OSError, contract.ContractError, KeyError, TypeError, ValueError, IndexError, OverflowError):
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return None
+    except (contract.ContractError, KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
@@ -240,7 +252,10 @@ class RunWatch:
         return (record is not None and record.complete) or self._lock_is_free()
 
     def _how_the_shim_ended(self) -> Shim:
-        exit_record = read_exit(self.folder)
+        try:
+            exit_record = _exit_of(self.folder)
+        except OSError:
+            return self._shim_state  # how it ended is not to be told yet: the next look
         if exit_record is not None and exit_record.complete and exit_record.run_id == self.record.run_id:
             return Shim.ENDED
         code = None if self._child is None else self._child.returncode

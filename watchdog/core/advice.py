@@ -48,7 +48,13 @@ TO_DO: Mapping[Cause, str] = {
 }
 
 
-def to_do(cause: Cause) -> str:
-    """Put behind the reason of a hold; "" for ends that are no failures."""
+# In the words of an end for lack of host memory, beside figures that say that others did not take it.
+AMPLE = "the program asks for more than there is, or a limit (ulimit, cgroup) stops it"
+
+
+def to_do(cause: Cause, said: str = "") -> str:
+    """Put behind the reason of a hold; "" for ends that are no failures. `said`: the words of the end."""
     words = TO_DO.get(cause)
+    if cause is Cause.HOST_MEMORY and AMPLE in said:
+        words = "let it ask for less, or raise the limit that stops it (ulimit -v, memory.max)"
     return "" if words is None else f"; to do: {words}"

@@ -10,6 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+NONE_LEFT = (
+    "this job had checkpoints, and none can be verified now: none lies in its folder any more; is its disk mounted? "
+    "Else bring back a copy; or, to begin anew: watchdog run --new"
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
@@ -38,10 +43,12 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stamp:
-    """A file as it was: whoever writes it anew, or renames another one over it, gives it another stamp."""
+    """A file as it was: whoever writes it anew, or renames another one over it, gives it another stamp.
+
+    Without its inode: some network file systems give a file another one at each look, and then nothing would launch.
+    """
 
     name: str
-    inode: int
     mtime_ns: int
     size_bytes: int
 
@@ -154,12 +161,20 @@ def _age(run_id: str | None, lineage: tuple[str, ...] | None) -> int:
 
 
 def conclude_choice(
-    *, chosen: Checkpoint | None, refused: tuple[Refusal, ...], ever_knew: bool, line: Line | None = None
+    *,
+    chosen: Checkpoint | None,
+    refused: tuple[Refusal, ...],
+    ever_knew: bool,
+    line: Line | None = None,
+    empty: bool = False,
 ) -> Choice:
     """Invariant 3: a first start only if neither ledger nor folder ever knew a checkpoint.
 
     Nor is anything older launched from than what a person went back to: that would be another choice than theirs.
+    `empty`: no manifest lies in the folder, so there is no other one to name, either.
     """
+    if empty and chosen is None and ever_knew:
+        return Choice(chosen=None, first_start=False, refused=refused, why=NONE_LEFT)
     if line is not None and line.asked is not None and (chosen is None or line.is_below(chosen.step)):
         reasons = "; ".join(f"step {refusal.step}: {refusal.why}" for refusal in refused[:3])
         why = (
@@ -178,5 +193,7 @@ def conclude_choice(
         chosen=None,
         first_start=False,
         refused=refused,
-        why="this job had checkpoints, and none can be verified now" + (f" ({reasons})" if reasons else ""),
+        why="this job had checkpoints, and none can be verified now"
+        + (f" ({reasons})" if reasons else "")
+        + "; to begin anew: watchdog run --new",
     )

@@ -15,6 +15,7 @@ from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
 from watchdog.core.state import (
     Choose,
+    ContinueShim,
     Ended,
     KeepStacks,
     Kill,
@@ -27,7 +28,7 @@ from watchdog.core.state import (
     Terminate,
     TerminateRest,
 )
-from watchdog.core.symptoms import faking
+from watchdog.core.symptoms import faking, stopped_words
 from watchdog.core.transitions import HOLD_AT_ONCE, to, to_hold, wishing
 
 # How long a TERM may wait for the stacks of the run. Whoever cannot answer is not waited for: most take a tenth of it.
@@ -35,6 +36,9 @@ STACKS_S = 1.5
 # Late and alive so often within so long: then so much time is added before it is judged again. What is kept bounds the
 # state; 3 at once and 12 an hour bound the records.
 FLAPS, FLAPS_WITHIN_S, FLAP_QUIET_S, FLAPS_KEPT = 3, 3600.0, 300.0, 20
+
+
+LEFT = "; what it left "  # behind it stands what is done about it: the words of the end may be others by then
 
 
 def to_stop(
@@ -225,6 +229,8 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         sent = dataclasses.replace(stop, held=None, kill_from_s=kill_from, give_up_s=kill_from + policy.kill_wait_s)
         run = dataclasses.replace(run, stop=sent)
         return dataclasses.replace(state, run=run), Plan(rule="stacks are kept", actions=(stop.held,))
+    if not seen.leader_alive and (continued := shim_goes_on(state, seen)) is not None:
+        return continued
     beater = _beating(beat)
     if (
         seen.shim is Shim.ALIVE
@@ -258,6 +264,20 @@ def stopping(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return state, Plan(rule="kill", actions=(Kill(),))
     words = f"{_why_it_lives(run, seen)}; this hold ends with it"
     return to_hold(state, seen, policy, words, until_gone=run.run_id)
+
+
+def shim_goes_on(state: State, seen: Seen) -> tuple[State, Plan] | None:
+    """Somebody stopped the shim, so no end of the run is heard: it is ours, and is sent CONT, once.
+
+    None where it runs, was sent that before, or is under a debugger (state t): that is a person's to undo.
+    """
+    run, shim = state.run, seen.shim_stopped
+    if run is None or shim is None or shim.state != "T" or run.shim_continued:
+        return None
+    words = f"run {run.number}: its shim, pid {shim.id.pid}, is stopped (state T) and hears no end: CONT is next"
+    record = Record("shim_continuing", words, {"run_id": run.run_id, "pid": shim.id.pid})
+    state = dataclasses.replace(state, run=dataclasses.replace(run, shim_continued=True))
+    return state, Plan(rule="its shim is stopped", records=(record,), actions=(ContinueShim(),))
 
 
 def _saving_until_s(stop: Stop, beat: BeatSeen, policy: Policy) -> float:
@@ -314,7 +334,28 @@ def _why_it_lives(run: RunState, seen: Seen) -> str:
             f"{start}: its shim was killed, and the run lock is held ({seen.lock_holders}); end that process if it is "
             "of this run, or wait for it, then: watchdog relaunch"
         )
-    return f"{start}: its shim has not ended"
+    return f"{start}: {stopped_words(seen) or 'its shim has not ended'}"
+
+
+def well_below(step: int, target_step: int) -> bool:
+    """Whether a run that ended with 0 at this step left early, where no checkpoint proves it.
+
+    A loop may count from 0 and beats may come only every so many steps: a finished job that is called unfinished would
+    be trained anew from its beginning, so a tenth of the way has to be missing.
+    """
+    return step < target_step - max(1, target_step // 10)
+
+
+def early_words(run: RunState, beat: BeatSeen | None) -> str | None:
+    """`at step 4 of 100, the target it stated`: of a run whose own last beat says that it left before its target.
+
+    Level 2 is weighed with its checkpoints.
+    """
+    if run.level == 2 or beat is None or beat.beat.step is None or beat.beat.target_step is None:
+        return None
+    if not well_below(beat.beat.step, beat.beat.target_step):
+        return None
+    return f"at step {beat.beat.step} of {beat.beat.target_step}, the target it stated"
 
 
 def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
@@ -331,6 +372,9 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         if run.stop.cause is Cause.DRAINED and end.cause is Cause.SIGNALLED:
             cause = Cause.STOPPED  # it did not save: the grace was over
         words = f"{run.stop.reason}; {end.words.replace(', which was not ours', '')}"
+        _, left, done = run.stop.reason.partition(LEFT)
+        if left:  # the end of its leader was the reason, and its words may be better ones by now
+            words = f"{end.words}{left}{done}"
         hold_after = hold_after or run.stop.hold_after
     if seen.shim is Shim.NEVER:
         cause, words = Cause.SHIM_FAILED, "was not started: the shim could not write its records"
@@ -338,6 +382,9 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
     if wrong is not None:
         cause, words = wrong
         hold_after = hold_after or cause in HOLD_AT_ONCE
+    early = early_words(run, beat) if cause is Cause.FINISHED else None
+    if early is not None:
+        cause, words = Cause.EXIT_TOO_EARLY, words.replace("exit 0", f"exit 0 {early}", 1)
     told = run.stop is not None and run.stop.cause in REFUSED  # then it was refused when the stop began
     unproven = run.level == 2 and not run.acknowledged and not isinstance(seen.acknowledgement, Known)
     step = run.last_step
@@ -355,7 +402,7 @@ def over(state: State, seen: Seen, beat: BeatSeen | None) -> tuple[State, Plan]:
         confidence=end.confidence if cause is end.cause else "certain",
         fault=end.fault,
     )
-    at = f" at step {step}" if step is not None else ""
+    at = f" at step {step}" if step is not None and early is None else ""
     proof = _proof(seen.shim is Shim.LOST)
     record = Record(
         "run_ended",

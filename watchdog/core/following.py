@@ -1,6 +1,7 @@
 """Following a relaunch through the ledger: each event that proves a step, in words, and when it is over. Pure.
 
-Over means: the run has acknowledged what it restored (level 2), beats (level 1) or has a process (level 0); or why not.
+Over means: the run has acknowledged what it restored (level 2), beats (level 1) or lived for a while (level 0); or why
+not. A run of level 0 that ends before that has nothing more to say: what it ended with is the answer.
 Refuses to take a wish for a proof: what was only asked for is told without a mark.
 """
 
@@ -11,7 +12,7 @@ import dataclasses
 from watchdog.core.history import Event
 from watchdog.core.view import StatusView
 
-_OK, _HOLD, _STOPPED = 0, 3, 5  # as in errors.py, which the core must not know
+_OK, _FAILURE, _HOLD, _STOPPED = 0, 1, 3, 5  # as in errors.py, which the core must not know
 # Which word each kind is told with, and whether it proves something.
 _LABELS = {
     "branch_asked": ("choose", False),
@@ -24,6 +25,7 @@ _LABELS = {
     "run_stopping": ("stop", False),
     "run_goes_on": ("stop", False),
     "signal_sent": ("stop", False),
+    "shim_continued": ("stop", False),
     "launch_troubled": ("gate", False),
     "run_killing": ("stop", False),
     "run_killed": ("stop", False),
@@ -32,6 +34,8 @@ _LABELS = {
     "reclaiming": ("memory", False),
     "reclaimed": ("memory", True),
 }
+_LIVES_S = 3.0  # a command that cannot work is over by then, as a rule: a script that is not there, a wrong import
+_WELL = ("finished", "drained", "stopped")  # ends that are no failure of the run
 _NO_FIGURES = str.maketrans("", "", "0123456789.")
 
 
@@ -60,6 +64,7 @@ class Following:
     run_id: str | None = None
     number: int = 0
     pid_told: bool = False
+    told_wall_s: float = 0.0  # when its process was told
     waiting: str = ""
     end: End | None = None
 
@@ -83,6 +88,8 @@ def heard(following: Following, event: Event) -> tuple[Following, tuple[Told, ..
             if data.get("run_id") != following.run_id:
                 return following, (Told(label="proof", words=words, proven=True),)
             after = dataclasses.replace(following, run_id=None, pid_told=False)
+            if following.level == 0 and data.get("cause") not in _WELL:
+                return _ended(after, _FAILURE, words), ()
             return after, (Told(label=f"run {data['number']}", words=words),)
         case "run_weighed":
             wait_s = data.get("wait_s")
@@ -90,7 +97,7 @@ def heard(following: Following, event: Event) -> tuple[Following, tuple[Told, ..
                 return following, (Told(label="wait", words=f"{words}; the next run in {wait_s:.1f} s"),)
             return following, ()
         case "run_beats" if data.get("run_id") == following.run_id:
-            return _ends_if(following, 1, words), (Told(label="beats", words=words, proven=True),)
+            return _ends_if(following, min(following.level, 1), words), (Told(label="beats", words=words, proven=True),)
         case "run_acknowledged" if data.get("run_id") == following.run_id:
             return _ends_if(following, 2, words), (Told(label="restored", words=words, proven=True),)
         case "hold":
@@ -114,8 +121,12 @@ def seen(following: Following, view: StatusView) -> tuple[Following, tuple[Told,
     run = view.run
     if run is not None and run.run_id == following.run_id and run.leader_pid is not None and not following.pid_told:
         words = f"run {run.number}: pid {run.leader_pid}, shim {run.shim_pid}"
-        after = dataclasses.replace(following, pid_told=True)
-        return _ends_if(after, 0, words), (Told(label="launched", words=words, proven=True),)
+        after = dataclasses.replace(following, pid_told=True, told_wall_s=view.now_wall_s)
+        return after, (Told(label="launched", words=words, proven=True),)
+    if run is not None and run.run_id == following.run_id and following.pid_told and run.alive:
+        lived_s = view.now_wall_s - following.told_wall_s
+        if lived_s >= _LIVES_S or run.step is not None:
+            return _ends_if(following, 0, f"run {run.number}: pid {run.leader_pid} lives"), ()
     if following.run_id is None and view.waiting_for:
         kind = view.waiting_for.translate(_NO_FIGURES)  # figures that move are no news
         if kind != following.waiting:

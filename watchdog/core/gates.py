@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog.core.facts import Absent, Disk, Fact, Known, Memory, Unknown
-from watchdog.core.figures import gib
+from watchdog.core.figures import compared, sized
 from watchdog.core.memoryneed import Learned
 from watchdog.core.seen import Gate
 
@@ -20,8 +20,7 @@ def memory_gate(
             available = value.available_bytes
             if learned is not None:
                 return _learned_gate(value, learned, tried=tried, wsl=wsl)
-            sign = "≥" if available >= need_bytes else "<"
-            words = f"memory {gib(available)} {sign} {gib(need_bytes)} GiB"
+            words = f"memory {compared(available, need_bytes)}"
             if available < need_bytes:
                 raise_it = "raise memory= in .wslconfig and then, in Windows, wsl --shutdown, " if wsl else ""
                 words += f" (free host memory, {raise_it}or lower [memory] need)" + (f"; {tried}" if tried else "")
@@ -40,16 +39,16 @@ def _learned_gate(memory: Memory, learned: Learned, *, tried: str, wsl: bool) ->
         raise_it = "raise that limit, "
     need_bytes = learned.need_within(most)
     if available >= need_bytes:
-        words = f"memory {gib(available)} ≥ {gib(need_bytes)} GiB ({learned.words})"
+        words = f"memory {compared(available, need_bytes)} ({learned.words})"
         return Gate(name="memory", open=True, words=words)
     if need_bytes > most:
         words = (
-            f"memory: the job needs {gib(need_bytes)} GiB ({learned.words}), and {of_whom} "
-            f"{gib(most)} in all: {raise_it}{'or ' if raise_it else ''}make the job smaller, then watchdog relaunch"
+            f"memory: the job needs {sized(need_bytes)} ({learned.words}), and {of_whom} "
+            f"{sized(most)} in all: {raise_it}{'or ' if raise_it else ''}make the job smaller, then watchdog relaunch"
         )
         return Gate(name="memory", open=False, words=words, hopeless=True)
     raise_it = "" if not wsl else raise_it
-    words = f"memory {gib(available)} < {gib(need_bytes)} GiB ({learned.words}; free host memory, {raise_it}"
+    words = f"memory {compared(available, need_bytes)} ({learned.words}; free host memory, {raise_it}"
     words += "or make the job smaller and watchdog relaunch --force)" + (f"; {tried}" if tried else "")
     return Gate(name="memory", open=False, words=words, short=True)
 
@@ -61,8 +60,7 @@ def disk_gate(disk: Fact[Disk], need_bytes: int, *, tried: str = "") -> Gate:
             name = f"disk of {value.purpose}"
             if value.read_only:
                 return Gate(name=name, open=False, words=f"{value.path} is mounted read-only")
-            sign = "≥" if value.free_bytes >= need_bytes else "<"
-            words = f"{value.purpose} disk {gib(value.free_bytes)} {sign} {gib(need_bytes)} GiB"
+            words = f"{value.purpose} disk {compared(value.free_bytes, need_bytes)}"
             if value.free_bytes < need_bytes:
                 words += f" ({value.path}: free disk space, or lower [disk] need)" + (f"; {tried}" if tried else "")
             full = value.free_bytes < need_bytes

@@ -22,6 +22,7 @@ _ACTING = frozenset(
     {
         "run_stopping",
         "signal_sent",
+        "shim_continued",
         "run_killing",
         "checkpoint_refused",
         "reclaiming",

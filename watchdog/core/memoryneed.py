@@ -44,7 +44,7 @@ class Learned(Struct, frozen=True, kw_only=True):
     before_bytes: int = 0
 
     def need_within(self, most_bytes: int) -> int:
-        """The need where no more than so much can be had at all: there a margin is a guess that nothing could fulfil."""
+        """The need where no more than so much can be had at all: a margin is a guess that nothing fulfils there."""
         if self.need_bytes <= most_bytes:
             return self.need_bytes
         return max(self.least_bytes or self.need_bytes, min(self.before_bytes, most_bytes))

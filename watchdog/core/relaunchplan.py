@@ -126,6 +126,8 @@ def plan_relaunch(
         steps.append(PlanStep(name="wait", words=f"the backoff is cut: {view.next_launch_s:.1f} s are left of it"))
     if run is not None and alive:
         steps += _ending(view, told)
+        if view.hold_reason is not None:
+            against.append(f"run {run.number} is not seen to be gone: {view.hold_reason}")
     else:
         steps.append(PlanStep(name="proof", words="nothing is stopped: no run is alive", holds=True))
     chosen, words, why = _chosen(told, wish, candidates, known, clock_words)

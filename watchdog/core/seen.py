@@ -74,6 +74,14 @@ class EndSeen:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    """Whether what a leader left behind works on: its output grows, it uses a device or CPU time. None: not known."""
+
+    works: bool | None
+    words: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
     """A condition for launching, with its figures. `words` is a sentence either way.
 
@@ -113,6 +121,8 @@ class Seen:
     traced: tuple[int, ...] = ()  # members that a debugger holds
     run_lock_free: bool | None = None  # asked only when the shim is lost
     lock_holders: str | None = None  # who holds it then, in words
+    left: Left | None = None  # of a run whose leader is gone
+    shim_stopped: Process | None = None  # the living shim, where it is stopped or traced (state T or t)
     beat: Fact[BeatSeen] = dataclasses.field(default_factory=Absent)
     acknowledgement: Fact[Acknowledgement] = dataclasses.field(default_factory=Absent)
     choice: Choice | None = None

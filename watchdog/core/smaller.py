@@ -54,14 +54,17 @@ def times(halvings: int) -> str:
 
 def in_words(halvings: int) -> str:
     """What a person is told of a run that is launched with so many."""
-    return f"each micro-batch is halved {times(halvings)}, since device memory ran out; a step has as many tokens"
+    return (
+        f"the run is asked to halve each micro-batch {times(halvings)} (GPUHOST_WATCHDOG_BATCH_HALVINGS={halvings}), "
+        "since device memory ran out; a step has as many tokens, if its trainer heeds it"
+    )
 
 
 def shrunk(number: int, run_id: str, error: str, before: int, halvings: int, *, limit: int) -> Written:
     """The record that the next run is a smaller one, with its evidence."""
     words = (
-        f"run {number} ran out of device memory: from the next one on each micro-batch is halved "
-        f"{times(halvings)} ({limit} allowed), and a step has as many tokens as before"
+        f"run {number} ran out of device memory: the next one is asked to halve each micro-batch {times(halvings)} "
+        f"(GPUHOST_WATCHDOG_BATCH_HALVINGS={halvings}; {limit} allowed); a step has as many tokens as before"
     )
     data = {
         "run_id": run_id,
@@ -89,7 +92,8 @@ def advice(cause: Cause, halvings: int, *, limit: int) -> str:
         return ""
     if halvings < limit:
         return (
-            f"; the next run has its micro-batch halved {times(halvings + 1)}; if that is too little, free the device"
+            f"; the next run is asked to halve its micro-batch {times(halvings + 1)}; if that is too little, free the "
+            "device"
         )
     if limit == 0:
         return (

@@ -82,6 +82,7 @@ class RunState:
     stale_look_s: float = 0.0
     faking_look_s: float | None = None  # when a check first said that it only fakes being alive
     leader_gone_s: float | None = None
+    shim_continued: bool = False  # its shim was stopped, and was sent CONT: once
     last_step: int | None = None
     first_step: int | None = None  # the first that was seen of it in the phase train
     flaps: tuple[float, ...] = ()  # when it was late and went on at the last look, within the last hour
@@ -150,6 +151,7 @@ class Policy:
     reclaims: bool = True  # the kernel may be asked to give cache back when a launch lacks memory
     shrink_batch: int = 0  # how often the micro-batch may be halved after device memory ran out
     remnant_s: float = 2.0  # how long what the leader left behind may take to end by itself
+    idle_left_s: float = 60.0  # the same at level 0 after exit 0, where nobody of what is left works
     learned_s: Mapping[str, float] = dataclasses.field(default_factory=dict)  # shorter deadlines, see core/deadlines.py
     learned_grace_s: float = 0.0  # what finishing a step and saving needs, as far as it is known
 
@@ -209,6 +211,11 @@ class TerminateRest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ContinueShim:
+    """CONT to the run's own shim, which somebody has stopped: it hears no end as long as it stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Kill:
     """One round of KILL over everything that is proven ours."""
 
@@ -227,7 +234,19 @@ class Leave:
     code: int
 
 
-Action = Choose | Launch | MakeRoom | Prune | KeepStacks | Terminate | TerminateRest | Kill | Quarantine | Leave
+Action = (
+    Choose
+    | Launch
+    | MakeRoom
+    | Prune
+    | KeepStacks
+    | Terminate
+    | TerminateRest
+    | ContinueShim
+    | Kill
+    | Quarantine
+    | Leave
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from watchdog.contract import STEPPING_PHASES
 from watchdog.core.causes import Cause
 from watchdog.core.facts import Absent, Device, Facts, Known, Progress, Unknown, value_of
 from watchdog.core.findings import Finding, Severity, calls_for_a_stop
+from watchdog.core.identity import Process
 from watchdog.core.lateness import Late, lateness
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, Seen, Shim
@@ -228,17 +229,65 @@ def leader_ended(case: Case) -> Found | None:
     end = case.seen.end
     if not _leader_is_gone(case) or end is None or end.cause is Cause.FINISHED:
         return None
-    return Found(f"{end.words}; what it left behind is ended")
+    return Found(f"{end.words}; {stopped_words(case.seen) or 'what it left behind is ended'}")
+
+
+def in_background(run: RunState, seen: Seen) -> bool:
+    """A launcher that ended with 0 may have put its work into the background (level 0)."""
+    end = seen.end
+    return run.level == 0 and not run.beat_seen and end is not None and end.cause is Cause.FINISHED
+
+
+def names_of(members: tuple[Process, ...]) -> str:
+    """`12 python, 14 sleep`."""
+    more = ", …" if len(members) > _NAMED else ""
+    return ", ".join(f"{process.id.pid} {process.command}" for process in members[:_NAMED]) + more
+
+
+def _left_words(members: tuple[Process, ...]) -> str:
+    count = "1 process is" if len(members) == 1 else f"{len(members) or 'no known'} processes are"
+    return f"its leader has ended with 0; {count} left{': ' if members else ''}{names_of(members)}"
+
+
+_NAMED = 5
+
+
+def stopped_words(seen: Seen) -> str | None:
+    """What keeps the end of a run from being heard, and the command against it; None where its shim runs."""
+    shim = seen.shim_stopped
+    if shim is None:
+        return None
+    if shim.state == "t":
+        return f"its shim, pid {shim.id.pid}, is under a debugger (state t): detach it"
+    return f"its shim, pid {shim.id.pid}, is stopped (state {shim.state}): kill -CONT {shim.id.pid}"
+
+
+def _left_over(case: Case) -> bool:
+    """What lives is what a leader left: what was printed may be the leader's."""
+    return case.run is not None and _leader_is_gone(case)
 
 
 def leader_unclear(case: Case) -> Found | None:
-    """Background work of a launcher that ended with 0 (level 0) is judged by what it prints."""
-    run, end = case.run, case.seen.end
+    """Work of a launcher that ended with 0 (level 0), and is not known to go on in the background, is no health."""
+    run, end, left = case.run, case.seen.end, case.seen.left
     if run is None or not _leader_is_gone(case):
         return None
-    if run.level == 0 and not run.beat_seen and end is not None and end.cause is Cause.FINISHED:
+    if stopped := stopped_words(case.seen):
+        return Found(f"its leader is gone; {stopped}")
+    if not in_background(run, case.seen):
+        ended = "" if end is None else f" ({end.words})"
+        return Found(f"its leader is gone{ended}, and something of it lives on")
+    if left is not None and left.works and run.stop is None:
         return None
-    return Found("its leader is gone" + ("" if end is None else f" ({end.words})") + ", and something of it lives on")
+    said = "" if left is None else f"; {left.words}"
+    return Found(f"{_left_words(case.seen.members)}{said}")
+
+
+def left_works(case: Case) -> Found | None:
+    left = case.seen.left
+    if not _left_over(case) or not case.seen.members or left is None or not left.works:
+        return None
+    return Found(f"{_left_words(case.seen.members)}; {left.words}")
 
 
 # --- a run that lives and does not advance --------------------------------------------------------------------------
@@ -345,7 +394,7 @@ def starts(case: Case) -> Found | None:
         return None
     if beat is None:
         since_s, allowed_s = max(run.launched_s, run.grace_from_s), case.policy.deadlines_s["start"]
-        silent = not (prints(case) or steps_in_log(case) or computes(case))
+        silent = not (prints(case) or steps_in_log(case) or computes(case) or left_works(case))
         if run.level == 0 and not (silent and _within(case, allowed_s, since_s)):
             return None
         return Found(f"no beat for {seconds(case.seen.now_s - since_s)}, {seconds(allowed_s)} are allowed")
@@ -379,9 +428,19 @@ def _lives(case: Case) -> bool:
     return case.run is not None and seen.shim is Shim.ALIVE and (seen.leader_alive or bool(seen.members))
 
 
+def _works_by_its_leader(case: Case) -> bool:
+    """What a leader that is gone has left is judged by itself."""
+    return _lives(case) and not _left_over(case)
+
+
 def steps_in_log(case: Case) -> Found | None:
     progress = case.progress
-    if not _lives(case) or progress is None or progress.source == "beats" or progress.step_changed_s is None:
+    if (
+        not _works_by_its_leader(case)
+        or progress is None
+        or progress.source == "beats"
+        or progress.step_changed_s is None
+    ):
         return None
     if not _within(case, case.policy.deadlines_s["train"], progress.step_changed_s):
         return None
@@ -392,7 +451,7 @@ def steps_in_log(case: Case) -> Found | None:
 
 def prints(case: Case) -> Found | None:
     progress = case.progress
-    if not _lives(case) or progress is None or progress.printed_s is None:
+    if not _works_by_its_leader(case) or progress is None or progress.printed_s is None:
         return None
     if not _within(case, case.policy.deadlines_s["train"], progress.printed_s):
         return None
@@ -401,7 +460,7 @@ def prints(case: Case) -> Found | None:
 
 def computes(case: Case) -> Found | None:
     """A device on which the driver lists the run is at work, and nothing contradicts that."""
-    if not _lives(case) or case.facts is None or not isinstance(case.facts.devices, Known):
+    if not _works_by_its_leader(case) or case.facts is None or not isinstance(case.facts.devices, Known):
         return None
     if not is_fresh(case.run, case.seen) or _doubted(case):
         return None

@@ -29,7 +29,8 @@ def vanished(history: History, listed: Sequence[Known | None], manifest: str | N
         return None
     known = set(history.known)
     still = max((claim for claim in there if claim in known), key=lambda claim: claim.step, default=None)
-    words = f"step {newest.step} {newest.digest[:12]}… was verified and is gone: removed or renamed, and not by us"
+    words = f"step {newest.step} {newest.digest[:12]}… was verified and is gone (not by us): "
+    words += "removed, renamed, or its disk is not mounted"
     if still is None:
         words += "; no other verified one lies there"
     else:

@@ -10,13 +10,13 @@ import dataclasses
 from watchdog.core.acknowledging import acknowledged, wrong_restore
 from watchdog.core.causes import Cause
 from watchdog.core.deadlines import doubt
-from watchdog.core.ending import asked_words, over, to_stop
+from watchdog.core.ending import LEFT, asked_words, over, shim_goes_on, to_stop
 from watchdog.core.facts import Known
 from watchdog.core.lateness import LOOK_AGAIN_S, beat_deadline, is_second_look, lateness, until_late_s
 from watchdog.core.phase import Phase
 from watchdog.core.seen import BeatSeen, EndSeen, Request, Seen, Shim
 from watchdog.core.state import Plan, Policy, Record, State
-from watchdog.core.symptoms import faking
+from watchdog.core.symptoms import faking, in_background, names_of
 from watchdog.core.transitions import wishing
 
 __all__ = ["LOOK_AGAIN_S", "beat_deadline", "running", "until_late_s"]
@@ -53,15 +53,7 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
     if said is not None:
         return said
     if not seen.leader_alive and seen.shim is Shim.ALIVE and not (beat is not None and beat.alive):
-        if run.level == 0 and not run.beat_seen and seen.end is not None and seen.end.cause is Cause.FINISHED:
-            # A launcher that put its work into the background: the run ends with the last of it.
-            return state, Plan(rule="works on in the background")
-        since = run.leader_gone_s if run.leader_gone_s is not None else seen.now_s
-        if seen.now_s - since >= policy.remnant_s:
-            end = seen.end or EndSeen(cause=Cause.UNKNOWN, words="how it ended is not known")
-            words = f"{end.words}; what it left behind is ended"
-            return to_stop(state, seen, policy, end.cause, words, rest=True)
-        return dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=since)), Plan(rule="remnants")
+        return shim_goes_on(state, seen) or _leaderless(state, seen, policy)
     state = dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=None))
     state, plan = _stall(state, seen, policy, beat)
     if state.phase is Phase.RUNNING:
@@ -71,6 +63,31 @@ def running(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         record = Record("run_beats", f"run {run.number} beats", {"run_id": run.run_id})
         plan = dataclasses.replace(plan, records=(record, *plan.records))
     return state, plan
+
+
+_TOLD_AFTER_S = 1.0  # an ordinary end takes less: what a trainer leaves for a moment is no news
+
+
+def _leaderless(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
+    """The leader is gone, and something of the run lives on."""
+    run = state.run
+    assert run is not None
+    since = run.leader_gone_s if run.leader_gone_s is not None else seen.now_s
+    gone_s = seen.now_s - since
+    state = dataclasses.replace(state, run=dataclasses.replace(run, leader_gone_s=since))
+    if in_background(run, seen):
+        # A launcher that put its work into the background: the run ends with the last of it that works.
+        idle = seen.left is not None and seen.left.works is False and bool(seen.members) and not seen.traced
+        allowed_s = max(policy.idle_left_s, policy.remnant_s)
+        if idle and gone_s >= allowed_s:
+            assert seen.end is not None
+            words = f"{seen.end.words}{LEFT}did nothing for {allowed_s:g} s and is ended: {names_of(seen.members)}"
+            return to_stop(state, seen, policy, Cause.FINISHED, words, rest=True)
+        return state, Plan(rule="works on in the background" if gone_s >= _TOLD_AFTER_S else "remnants")
+    if gone_s >= policy.remnant_s:
+        end = seen.end or EndSeen(cause=Cause.UNKNOWN, words="how it ended is not known")
+        return to_stop(state, seen, policy, end.cause, f"{end.words}{LEFT}behind is ended", rest=True)
+    return state, Plan(rule="remnants")
 
 
 def _stall(state: State, seen: Seen, policy: Policy, beat: BeatSeen | None) -> tuple[State, Plan]:

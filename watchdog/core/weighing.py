@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from watchdog.core.advice import to_do
+from watchdog.core.advice import AMPLE, to_do
 from watchdog.core.budgets import backoff_s, failures_after
 from watchdog.core.causes import REPEATS_ITSELF, Cause, Spends
+from watchdog.core.ending import well_below
 from watchdog.core.phase import Phase
 from watchdog.core.seen import Request, Seen
 from watchdog.core.smaller import advice, halvings_after, shrunk
@@ -34,6 +35,11 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
             cause = Cause.TARGET_UNKNOWN
         elif step < target:
             cause = Cause.EXIT_TOO_EARLY
+            ended = dataclasses.replace(ended, words=f"{ended.words} {_at(ended.last_step, step, target)}")
+    stated, last = policy.target_step, ended.last_step
+    if cause is Cause.FINISHED and policy.level < 2 and stated and last is not None and well_below(last, stated):
+        cause = Cause.EXIT_TOO_EARLY
+        ended = dataclasses.replace(ended, words=f"{ended.words} at step {last} of {stated}, [job] target_step")
     if cause is Cause.DRAINED and policy.level == 2 and target is not None and step >= target:
         cause = Cause.FINISHED  # it was asked to leave when there was nothing left to do
     progressed = policy.level == 2 and step > ended.baseline_step
@@ -71,7 +77,7 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         told = ended.error or ended.words
         sizes = (state.batch_halvings, halvings)
         records.insert(0, Record(*shrunk(ended.number, ended.run_id, told, *sizes, limit=policy.shrink_batch)))
-    what_to_do = advice(cause, state.batch_halvings, limit=policy.shrink_batch) or to_do(cause)
+    what_to_do = advice(cause, state.batch_halvings, limit=policy.shrink_batch) or to_do(cause, ended.words)
     actions: list[Quarantine] = []
     if seen.choice is not None and seen.choice.refused:
         actions.append(Quarantine(seen.choice.refused))
@@ -102,7 +108,7 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
                 state,
                 seen,
                 policy,
-                f"{failures} runs in a row ended without a new checkpoint, by a fault of the {cause.spends.value}; "
+                f"{failures} runs in a row ended without a new checkpoint{_by(cause, ended)}; "
                 f"the last: {ended.words}{what_to_do}",
             )
         )
@@ -113,6 +119,18 @@ def weighing(state: State, seen: Seen, policy: Policy) -> tuple[State, Plan]:
         return done(state, Plan(rule="backoff"))
     # What was just verified is launched from: nothing of the job lives that could have changed it.
     return done(to(state, Phase.GATING, seen), Plan(rule="try again at once"))
+
+
+def _by(cause: Cause, ended: Ended) -> str:
+    """Whose fault; nothing where the figures speak against whose it counts as."""
+    return "" if cause is Cause.HOST_MEMORY and AMPLE in ended.words else f", by a fault of the {cause.spends.value}"
+
+
+def _at(last: int | None, verified: int, target: int) -> str:
+    saved = f"step {verified} is verified" if verified >= 0 else "no checkpoint is verified"
+    if last is None and verified < 0:
+        return f"before step {target} ({saved})"
+    return f"at step {verified if last is None else last} of {target} ({saved})"
 
 
 def _fault(cause: Cause, ended: Ended) -> str | None:

@@ -253,7 +253,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="steps-frozen",
-        words="no step is made any more, although beats come",
+        words="no step is made any more, although beats come; where nobody works for the run it is ended",
         make=making.end_data,
         outcome=Outcome.UNHARMED,
         or_else=Outcome.RECOVERED,

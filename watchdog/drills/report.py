@@ -58,8 +58,18 @@ def chosen(name: str, phase: str | None, trained: Trained) -> list[tuple[Fault, 
     return pairs
 
 
+def chosen_of(names: Sequence[str], phase: str | None, trained: Trained) -> list[tuple[Fault, str]]:
+    """The same of several names, each fault once. Raises SettingsError."""
+    pairs = {(fault.name, at): (fault, at) for name in names for fault, at in chosen(name, phase, trained)}
+    return list(pairs.values())
+
+
 def can_harm(fault: Fault, trained: Trained) -> bool:
     return fault.any_trainer or isinstance(trained, trainers.Quick)
+
+
+def _outcome_words(fault: Fault) -> str:
+    return fault.outcome.value + ("" if fault.or_else is None else f", or {fault.or_else.value}")
 
 
 def listing() -> list[str]:
@@ -68,7 +78,7 @@ def listing() -> list[str]:
     lines = []
     for fault in FAULTS:
         why = fault.why_not()
-        lines.append(f"{'cannot' if why else 'can':<7} {fault.name:<{width}}  {fault.words}: {fault.outcome.value}")
+        lines.append(f"{'cannot' if why else 'can':<7} {fault.name:<{width}}  {fault.words}: {_outcome_words(fault)}")
         if why:
             lines.append(f"{'':<7} {'':<{width}}  {why}")
         if len(fault.phases) > 1:

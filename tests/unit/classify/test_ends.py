@@ -7,6 +7,7 @@ import pytest
 from watchdog import contract
 from watchdog.classify.ends import End, Evidence, ExitRecord, Kernel, asks_the_kernel, classify, signal_name
 from watchdog.classify.log_tail import Failure, Link
+from watchdog.core.advice import AMPLE, to_do
 from watchdog.core.causes import Cause, Spends
 from watchdog.core.kernel import KernelKind, KernelLine
 
@@ -93,6 +94,19 @@ def test_a_shortage_is_believed_before_the_exit_code_that_hides_it() -> None:
 # --- processes of the run that are no more --------------------------------------------------------------------
 GONE = FRAME + "RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly\n"
 KILLED_4712 = line(KernelKind.OOM_KILL, 999.0, 4712, "Out of memory: Killed process 4712 (python)")
+
+
+@pytest.mark.parametrize(
+    ("memory", "ample"),
+    [((227 << 27, 235 << 27), True), ((1 << 29, 1 << 30), False), ((5 << 30, 64 << 30), False), (None, False)],
+)
+def test_a_refusal_of_memory_has_the_figures_of_the_host(memory: tuple[int, int] | None, ample: bool) -> None:
+    end = classify(Evidence(record=record(1), log=FRAME + "MemoryError\n", memory=memory))
+    assert end.cause is Cause.HOST_MEMORY
+    assert (" GiB were available" in end.words) is (memory is not None)
+    assert (AMPLE in end.words) is ample
+    assert ("close what holds" in to_do(end.cause, end.words)) is not ample
+    assert ("ulimit -v" in to_do(end.cause, end.words)) is ample
 
 
 def test_a_worker_that_the_kernel_killed_is_no_error_of_the_program() -> None:

@@ -75,6 +75,17 @@ def test_nothing_older_than_what_was_asked_for_is_launched_from() -> None:
     assert conclude_choice(chosen=make_checkpoint(3), refused=(), ever_knew=True, line=Line()).chosen is not None
 
 
+def test_where_nothing_is_left_nobody_is_told_to_name_another_one() -> None:
+    """What was asked for once was carried out long ago: the true thing is that all of them are gone."""
+    for line in (None, back_to(Line(), known(40), ["1-a"], "joe: the loss jumped")):
+        choice = conclude_choice(chosen=None, refused=(), ever_knew=True, line=line, empty=True)
+        assert (choice.chosen, choice.first_start) == (None, False)
+        assert "name another one" not in choice.why
+        assert "none lies in its folder any more; is its disk mounted?" in choice.why
+        assert "to begin anew: watchdog run --new" in choice.why
+    assert conclude_choice(chosen=None, refused=(), ever_knew=False, empty=True).first_start
+
+
 def test_the_ledger_remembers_the_branch() -> None:
     def verified(step: int, run_id: str) -> Record:
         data = {"step": step, "digest": digest_of(step), "run_id": run_id}

@@ -568,6 +568,25 @@ def test_exit_0_before_the_target_is_a_failure() -> None:
     assert plan.records[0].data["cause"] == "exit_too_early"
 
 
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize(("step", "failures"), [(4, 1), (89, 1), (90, 0), (100, 0), (None, 0)])
+def test_exit_0_below_the_configured_target_is_a_failure_where_the_step_is_known(
+    level: int, step: int | None, failures: int
+) -> None:
+    state = weighing(Cause.FINISHED, last_step=step, words="exit 0")
+    after, plan = decide(state, Seen(now_s=1.0), make_policy(level=level, target_step=100))
+    assert after.failures == failures
+    assert (after.phase is Phase.FINISHED) is (failures == 0)
+    assert any(record.data.get("cause") == "exit_too_early" for record in plan.records) is (failures == 1)
+
+
+def test_a_hold_for_an_exit_too_early_has_the_figures() -> None:
+    state = weighing(Cause.FINISHED, failures=2, last_step=60, words="exit 0")
+    after, _ = decide(state, Seen(now_s=1.0, choice=chosen(10)), POLICY)
+    assert after.hold is not None
+    assert f"the last: exit 0 at step 60 of {TARGET} (step 10 is verified)" in after.hold
+
+
 def test_exit_0_with_the_target_only_claimed_and_not_verified_is_a_failure() -> None:
     state = weighing(Cause.FINISHED, last_step=TARGET, target_step=TARGET)
     after, plan = decide(state, Seen(now_s=1.0, choice=chosen(90)), make_policy(target_step=None))

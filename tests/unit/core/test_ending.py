@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.unit.core.world import BEATER, make_beat, make_policy, make_run, member
 from watchdog.core.causes import Cause
 from watchdog.core.decide import decide
 from watchdog.core.facts import Absent, Unknown
-from watchdog.core.identity import ProcessId
+from watchdog.core.identity import Process, ProcessId
 from watchdog.core.phase import Phase
-from watchdog.core.seen import EndSeen, Request, Seen, Shim
-from watchdog.core.state import Action, Choose, Kill, State, Stop, Terminate, TerminateRest
+from watchdog.core.seen import EndSeen, Left, Request, Seen, Shim
+from watchdog.core.state import Action, Choose, ContinueShim, Kill, Plan, State, Stop, Terminate, TerminateRest
 
 POLICY = make_policy(leave_on_hold=False, grace_s=1800.0)
 EXIT_0 = EndSeen(cause=Cause.FINISHED, words="exit 0")
@@ -169,6 +172,138 @@ def test_what_a_launcher_left_in_the_background_works_on_until_its_shim_ends() -
     assert state.phase is Phase.WEIGHING
     assert state.ended is not None
     assert state.ended.cause is Cause.FINISHED
+
+
+IDLE = Left(works=False, words="no output, no device, 0.0 s of CPU in 60 s")
+
+
+def lived_on(left: Callable[[float], Left | None], until_s: int, **changes: object) -> tuple[State, Plan, float]:
+    """A launcher that ended at 0, with what it left; until something happens."""
+    policy = make_policy(level=0, target_step=None)
+    state, plan = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=0, acknowledged=False)), Plan()
+    for now_s in range(until_s):
+        members = (member(77, command="sleep"),)
+        state, plan = decide(state, background(float(now_s), left=left(now_s), members=members, **changes), policy)
+        if state.phase is not Phase.RUNNING:
+            return state, plan, now_s
+    return state, plan, until_s
+
+
+def test_what_a_launcher_left_and_does_nothing_is_ended_after_a_while_and_the_run_is_finished() -> None:
+    state, plan, at_s = lived_on(lambda now_s: IDLE, 200)
+    assert (state.phase, at_s, plan.actions) == (Phase.STOPPING, 60, (TerminateRest(),))
+    assert "exit 0; what it left did nothing for 60 s and is ended: 77 sleep" in plan.records[0].sentence
+    state, _ = decide(state, Seen(now_s=61.0, shim=Shim.ENDED, end=EXIT_0), make_policy(level=0, target_step=None))
+    assert state.ended is not None
+    assert state.ended.cause is Cause.FINISHED
+    assert state.ended.words == "exit 0; what it left did nothing for 60 s and is ended: 77 sleep"
+
+
+@pytest.mark.parametrize("left", [None, Left(works=None, words="x"), Left(works=True, words="x")])
+def test_what_works_or_may_work_is_never_ended(left: Left | None) -> None:
+    state, _, _ = lived_on(lambda now_s: left, 2000)
+    assert state.phase is Phase.RUNNING
+
+
+def test_after_a_gap_what_is_left_is_watched_anew() -> None:
+    policy = make_policy(level=0, target_step=None)
+    state, _, _ = lived_on(lambda now_s: IDLE, 59)
+    members = (member(77, command="sleep"),)
+    state, _ = decide(state, background(400.0, left=IDLE, members=members, gap=True), policy)
+    assert state.phase is Phase.RUNNING
+    state, _ = decide(state, background(459.0, left=IDLE, members=members), policy)
+    assert state.phase is Phase.RUNNING
+
+
+def test_what_is_left_for_a_moment_is_no_news() -> None:
+    assert lived_on(lambda now_s: None, 1)[1].rule == "remnants"
+    assert lived_on(lambda now_s: None, 3)[1].rule == "works on in the background"
+
+
+def test_the_words_of_an_end_with_remnants_are_not_said_twice() -> None:
+    policy = make_policy(level=1)
+    end = EndSeen(cause=Cause.EXITED, words="exit 1")
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=1))
+    for now_s in (1.0, 5.0):
+        state, _ = decide(state, alive(now_s, leader_alive=False, end=end, members=(member(),)), policy)
+    assert state.phase is Phase.STOPPING
+    better = EndSeen(cause=Cause.EXITED, words="exit 1: ValueError: no")
+    state, _ = decide(state, Seen(now_s=6.0, shim=Shim.ENDED, end=better), policy)
+    assert state.ended is not None
+    assert state.ended.words == "exit 1: ValueError: no; what it left behind is ended"
+
+
+# --- a shim that somebody stopped ---------------------------------------------------------------------------------
+STOPPED = member(77, state="T")
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_stopped_shim_is_sent_cont_once_and_then_named(level: int) -> None:
+    policy = make_policy(level=level)
+    state, conts = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=level)), []
+    for now_s in range(60):
+        state, plan = decide(state, alive(float(now_s), leader_alive=False, members=(), shim_stopped=STOPPED), policy)
+        if ContinueShim() in plan.actions:
+            conts.append(now_s)
+            assert plan.records[0].kind == "shim_continuing"
+            assert "pid 77, is stopped (state T)" in plan.records[0].sentence
+        if state.phase is Phase.HOLD:
+            break
+    assert conts == [0]
+    assert state.phase is Phase.HOLD
+    assert state.hold is not None
+    assert "its shim, pid 77, is stopped (state T): kill -CONT 77; this hold ends with it" in state.hold
+
+
+@pytest.mark.parametrize("shim", [None, member(77, state="t")])
+def test_a_shim_that_runs_or_is_debugged_is_sent_nothing(shim: Process | None) -> None:
+    state, policy = State(phase=Phase.RUNNING, since_s=0.0, run=make_run()), make_policy()
+    for now_s in range(60):
+        state, plan = decide(state, alive(float(now_s), leader_alive=False, members=(), shim_stopped=shim), policy)
+        assert ContinueShim() not in plan.actions
+        if state.phase is Phase.HOLD:
+            return
+
+
+# --- exit 0 before the target that was stated -------------------------------------------------------------------
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize(
+    ("figures", "cause"),
+    [
+        ({"step": 4, "target_step": 100}, Cause.EXIT_TOO_EARLY),
+        ({"step": 0, "target_step": 100}, Cause.EXIT_TOO_EARLY),
+        ({"step": 89, "target_step": 100}, Cause.EXIT_TOO_EARLY),
+        ({"step": 90, "target_step": 100}, Cause.FINISHED),  # beats may come every ten steps
+        ({"step": 99, "target_step": 100}, Cause.FINISHED),  # counted from 0
+        ({"step": 100, "target_step": 100}, Cause.FINISHED),
+        ({"step": None, "target_step": 100}, Cause.FINISHED),
+        ({"step": 4, "target_step": None}, Cause.FINISHED),
+    ],
+)
+def test_exit_0_below_the_target_that_its_own_beats_state(level: int, figures: dict[str, Any], cause: Cause) -> None:
+    policy = make_policy(level=level, target_step=None)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=level, acknowledged=False))
+    beat = make_beat(1.0, alive=False, **figures)
+    state, _ = decide(state, Seen(now_s=2.0, shim=Shim.ENDED, end=EXIT_0, beat=beat), policy)
+    assert state.ended is not None
+    assert state.ended.cause is cause
+    if cause is Cause.EXIT_TOO_EARLY:
+        assert state.ended.words == f"exit 0 at step {figures['step']} of 100, the target it stated"
+        state, _ = decide(state, Seen(now_s=3.0), policy)
+        assert (state.phase, state.failures) == (Phase.GATING, 1)
+    else:
+        assert state.ended.words == "exit 0"
+
+
+def test_who_was_asked_to_leave_has_not_left_too_early() -> None:
+    policy = make_policy(level=1, target_step=None)
+    state = State(phase=Phase.RUNNING, since_s=0.0, run=make_run(level=1))
+    beat = make_beat(1.0, step=4)
+    state, _ = decide(state, alive(1.5, beat=beat, request=Request.DRAIN), policy)
+    beat = make_beat(1.0, step=4, alive=False)
+    state, _ = decide(state, Seen(now_s=2.0, shim=Shim.ENDED, end=EXIT_0, beat=beat), policy)
+    assert state.ended is not None
+    assert state.ended.cause is Cause.DRAINED
 
 
 @pytest.mark.parametrize(

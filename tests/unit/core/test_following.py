@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -88,10 +89,29 @@ def test_what_a_job_says_of_itself_is_what_is_waited_for() -> None:
     for level, is_over in ((0, True), (1, False), (2, False)):
         following, lines = seen(follow(level, LAUNCH)[0], view(run=run))
         assert [line.words for line in lines] == ["run 2: pid 71, shim 70"]
-        assert (following.end is not None) is is_over
-        assert seen(following, view(run=run))[1] == ()
+        assert following.end is None, "a process is no sign of life yet"
+        soon = dataclasses.replace(view(run=run), now_wall_s=4.9)
+        assert seen(following, soon) == (following, ())
+        after, lines = seen(following, dataclasses.replace(soon, now_wall_s=5.1))
+        assert ((after.end is not None and after.end.code == 0), lines) == (is_over, ())
+        after, _ = seen(following, dataclasses.replace(soon, run=dataclasses.replace(run, step=3)))
+        assert (after.end is not None) is is_over, "its output tells of steps"
+        assert (heard(following, event("run_beats", run_id="2-a"))[0].end is not None) is (level < 2)
     older = RunView(number=1, run_id="1-a", alive=True, leader_pid=61)
     assert seen(follow(0, LAUNCH)[0], view(run=older))[0].end is None
+
+
+def test_a_command_that_dies_at_once_was_not_relaunched() -> None:
+    run = RunView(number=2, run_id="2-a", alive=True, leader_pid=71, shim_pid=70)
+    following, _ = seen(follow(0, LAUNCH)[0], view(run=run))
+    died = event("run_ended", "run 2 exit 1: ValueError", run_id="2-a", number=2, cause="exited")
+    after, _ = heard(following, died)
+    assert after.end is not None
+    assert (after.end.code, after.end.words) == (1, "run 2 exit 1: ValueError")
+    well = event("run_ended", "run 2 exit 0", run_id="2-a", number=2, cause="finished")
+    after, _ = heard(heard(following, well)[0], event("finished", "the job is finished"))
+    assert after.end is not None
+    assert after.end.code == 0
 
 
 def test_a_closed_gate_is_told_once_for_each_reason() -> None:

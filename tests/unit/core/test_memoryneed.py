@@ -174,10 +174,10 @@ def test_the_gate_says_which_need_it_is() -> None:
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ((), "this host has 23.0 in all: or make the job smaller"),
+        ((), "this host has 23.0 GiB in all: or make the job smaller"),
         (
             (CgroupLimit(cgroup="/slice", limit_bytes=8 * GIB, held_bytes=0),),
-            "the limit of cgroup /slice is 8.0 in all: raise that limit, or make the job smaller",
+            "the limit of cgroup /slice is 8.0 GiB in all: raise that limit, or make the job smaller",
         ),
     ],
 )

@@ -114,7 +114,7 @@ def test_it_counts_as_a_failure_like_any_other_and_the_budget_is_its_end() -> No
         sizes.append(state.batch_halvings)
     assert (sizes, state.failures, state.phase) == ([1, 2, 3], 3, Phase.HOLD)
     assert state.hold is not None
-    assert "the next run has its micro-batch halved 3 times" in state.hold
+    assert "the next run is asked to halve its micro-batch 3 times" in state.hold
     assert kinds(plan) == ["hold", "batch_shrunk", "run_weighed"]
 
 

@@ -19,7 +19,7 @@ from watchdog.core.decide import decide
 from watchdog.core.facts import Absent, Facts, Known, Unknown
 from watchdog.core.findings import Finding, Remedy, Severity
 from watchdog.core.phase import Phase
-from watchdog.core.seen import EndSeen, Seen, Shim
+from watchdog.core.seen import EndSeen, Left, Seen, Shim
 from watchdog.core.state import Ended, State, Stop
 from watchdog.core.verdict import RULES, Kind, Verdict, judge
 
@@ -142,6 +142,10 @@ CASES: list[tuple[str, Kind, State, Seen, dict[str, Any]]] = [
     ),
     ("beats in time", Kind.HEALTHY, state_of(), looks(), {}),
     ("beats in time", Kind.HEALTHY, state_of(Phase.STOPPING, stop=stop(Cause.DRAINED)), looks(), {}),
+    (
+        "what is left works", Kind.HEALTHY, state_of(run=LEVEL_0),
+        without_beats(leader_alive=False, end=CLEAN, left=Left(works=True, words="its output grew 3 s ago")), {},
+    ),
     ("steps in its output", Kind.HEALTHY, state_of(run=LEVEL_0), without_beats(), {"facts": host(progress=LOGGED)}),
     ("output grows", Kind.HEALTHY, state_of(run=LEVEL_0), without_beats(), {"facts": host(progress=PRINTING)}),
     ("device works", Kind.HEALTHY, state_of(run=LEVEL_0), without_beats(), {"facts": host(progress=Absent("none"))}),
@@ -278,10 +282,28 @@ def test_a_run_that_owes_beats_has_begun_with_its_first(printed: Any) -> None:
     assert verdict_of(state, without_beats(), facts=host(progress=printed)).kind is Kind.STARTING
 
 
-def test_what_a_launcher_left_in_the_background_is_known_by_what_it_prints() -> None:
-    seen = without_beats(leader_alive=False, end=CLEAN)
-    assert verdict_of(state_of(run=LEVEL_0), seen, facts=host(progress=PRINTING)).rule == "output grows"
-    assert verdict_of(state_of(run=LEVEL_0), seen, facts=NOTHING).kind is Kind.BLIND
+@pytest.mark.parametrize("facts", [host(progress=PRINTING), host(progress=LOGGED), host(), NOTHING])
+@pytest.mark.parametrize("left", [None, Left(works=None, words="not known"), Left(works=False, words="no output")])
+def test_what_a_launcher_left_is_no_health_by_what_its_leader_printed(left: Left | None, facts: Facts) -> None:
+    seen = without_beats(leader_alive=False, end=CLEAN, left=left)
+    verdict = verdict_of(state_of(run=LEVEL_0), seen, facts=facts)
+    assert (verdict.kind, verdict.rule) == (Kind.BLIND, "leader is gone")
+    assert "its leader has ended with 0; 2 processes are left: 500 python, 501 python" in verdict.reason
+
+
+def test_what_is_left_of_a_young_launcher_is_not_starting() -> None:
+    young = state_of(run=LEVEL_0 | {"launched_s": NOW_S - 9, "grace_from_s": 0.0})
+    seen = without_beats(leader_alive=False, end=CLEAN, left=Left(works=True, words="9.0 s of CPU in 60 s"))
+    assert verdict_of(young, seen, facts=NOTHING).rule == "what is left works"
+
+
+@pytest.mark.parametrize("end", [None, CLEAN, EXITED])
+@pytest.mark.parametrize("left", [None, Left(works=True, words="its output grew 3 s ago")])
+def test_a_stopped_shim_is_named_with_the_command(end: EndSeen | None, left: Left | None) -> None:
+    seen = without_beats(leader_alive=False, end=end, left=left, shim_stopped=member(77, state="T"))
+    verdict = verdict_of(state_of(run=LEVEL_0), seen, facts=host(progress=PRINTING))
+    assert verdict.kind in (Kind.BLIND, Kind.DEAD)
+    assert "its shim, pid 77, is stopped (state T): kill -CONT 77" in verdict.reason
 
 
 # --- whatever comes -------------------------------------------------------------------------------------------------

@@ -32,6 +32,10 @@ def test_what_is_asked_for() -> None:
     assert [fault.name for fault, _ in report.chosen("all", None, quick)] == [fault.name for fault in FAULTS]
     assert [(fault.name, phase) for fault, phase in report.chosen("kill", "save", quick)] == [("kill", "save")]
     assert {phase for _, phase in report.chosen("all", "evaluate", quick)} == {"evaluate"}
+    several = report.chosen_of(["kill", "stop", "kill"], None, quick)
+    assert [fault.name for fault, _ in several] == ["kill", "stop"]
+    with pytest.raises(SettingsError, match="no drill 'ghostt'"):
+        report.chosen_of(["kill", "ghostt"], None, quick)
     with pytest.raises(SettingsError, match="no drill 'flood'; watchdog drill --list names them"):
         report.chosen("flood", None, quick)
     with pytest.raises(SettingsError, match="freeze is not made in phase 'save', only in train"):
