@@ -179,5 +179,5 @@ def test_the_newest_removed_and_then_renamed_by_somebody(
     assert [event["data"]["step"] for event in bed.kinds("checkpoint_vanished")] == [first, second], bed.tell()
     assert [event["data"]["resume_step"] for event in bed.kinds("run_launching")] == [None, first - 10, second - 10]
     assert f"step {second}" in bed.screen
-    assert "is gone: removed or renamed, and not by us" in bed.screen
+    assert "was verified and is gone (not by us): removed, renamed" in bed.screen
     ends_as_undisturbed(bed)

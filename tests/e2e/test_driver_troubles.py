@@ -229,7 +229,7 @@ def test_nothing_is_launched_on_a_device_that_cannot_carry_it(
     driver.write(trouble)
     with make_bed(tmp_path / "bed", SLEEPER, level=0, job={"devices": devices}) as bed:
         bed.start()
-        view = wait_view(bed, lambda view: view["waiting_for"], "a closed gate")
+        view = wait_view(bed, lambda view: any(not gate["open"] for gate in view["gates"]), "a closed gate")
         assert words in view["waiting_for"], view
         assert "[job] devices = []" in view["waiting_for"]
         assert view["state"] == "gating"
@@ -266,7 +266,7 @@ def test_a_driver_that_hangs_from_the_start(tmp_path: Path, driver: Scenario) ->
     driver.write(f"hang nvmlInitWithFlags\n{HEALTHY}")
     with make_bed(tmp_path / "bed", SLEEPER, level=0, loop=LOOP, job={"devices": ["0"]}) as bed:
         supervisor = bed.start()
-        view = wait_view(bed, lambda view: view["waiting_for"], "a closed gate")
+        view = wait_view(bed, lambda view: any(not gate["open"] for gate in view["gates"]), "a closed gate")
         assert "the NVIDIA driver does not answer: no answer for" in view["waiting_for"]
         seen = watch_turns(bed, 1.5, lambda view: view["driver_silent_s"] > 2)
         assert seen.answer_s < 0.5

@@ -137,7 +137,7 @@ def test_what_the_host_could_never_give_is_held_for_before_the_wait_is_over(tmp_
         hold = bed.status()["hold_reason"]
         assert "memory: the job needs 0.2" in hold
         assert "(its last run had 0.2" in hold
-        assert "this host has 0.12 in all: make the job smaller, then watchdog relaunch" in hold
+        assert "this host has 0.12 GiB in all: make the job smaller, then watchdog relaunch" in hold
         assert bed.call("relaunch").returncode == 0, "a person has made it smaller: what was learned is forgotten"
         assert job.run().wait(30) == 0
 
