@@ -317,7 +317,7 @@ _WORD: Final = r"[A-Za-z]+|[0-9]+|[A-Za-z]+[-_.][0-9]+"  # phase, 000001, step-0
 def secret_values(*environments: Mapping[str, str]) -> tuple[str, ...]:
     """What variables hold whose name says that it is secret, longest first; also as JSON and line by line.
 
-    Without what would take paths, steps and words out of every text: `PROJECT_PWD=/work/job`, `SWEEP_TOKEN=000001`.
+    Without what would take paths, steps and words out of every text: `PROJECT_PWD=/home/u/job`, `SWEEP_TOKEN=000001`.
     """
     found: set[str] = set()
     for environment in environments:

@@ -116,7 +116,7 @@ def test_a_secret_is_hidden_whatever_stands_before_its_name(text: str) -> None:
     [
         *("step: 1200 token: 512", "invalid token: 50257 at position 3", "cookie: 5", "secrets: 3 steps"),
         *("pass: step-120", "pass: step 120 done", "unexpected token: '<' in /x/y.json", "next token: 17"),
-        *("token: /data/run/step-00000120.pt", "CREDENTIALS: /root/.kaggle/kaggle.json", "PROJECT_PWD=/work/job"),
+        *("token: /data/run/step-00000120.pt", "CREDENTIALS: /root/.kaggle/kaggle.json", "PROJECT_PWD=/home/u/job"),
         *("KeyError: 'blocks.3.key'", "missing key: layers.0.attn.weight", "https://me@example.org/x", "key == 5"),
         *("curl -u 1000:1000", "python -update:x", "signature: (a, b)", "https://example.org/?design=a&step=120"),
     ],
@@ -255,10 +255,10 @@ def test_of_two_values_the_longer_one_is_hidden_whole() -> None:
     assert hide_values("abc9efghi", values) == HIDDEN
 
 
-@pytest.mark.parametrize("value", ["/work/job", "000001", "step-0", "phase", "training", "/data", "/mnt/Run7/ckpt"])
+@pytest.mark.parametrize("value", ["/home/u/job", "000001", "step-0", "phase", "training", "/data", "/mnt/Run7/ckpt"])
 def test_what_is_a_path_a_number_or_a_word_is_not_taken_out_of_every_text(value: str) -> None:
     values = secret_values({"PROJECT_PWD": value, "SWEEP_TOKEN": value})
-    text = f"step 1000001, wrote /work/job/step-00000120.pt in phase training of /mnt/Run7/ckpt and /data: {value}"
+    text = f"step 1000001, wrote /home/u/job/step-00000120.pt in phase training of /mnt/Run7/ckpt and /data: {value}"
     assert hide_values(text, values) == text
 
 
