@@ -90,6 +90,7 @@ $(INSTALLED_RUN): $(MANIFESTS) | has-python
 
 $(INSTALLED_DEV): $(MANIFESTS) | has-python
 	$(make-venv)
+	$(INSTALL) --quiet setuptools-scm  # gpustat comes as source, and is built with it
 	$(INSTALL) --no-build-isolation --editable '.[trainer,dev]'
 	@touch $(INSTALLED_RUN) $@
 
